@@ -1,0 +1,78 @@
+"""What a policy needs to know of its environment: sizes and action bounds, and the way between units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rl_training.errors import UserError
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """Flat observations of `obs_dim` numbers and box actions between `action_low` and `action_high`."""
+
+    obs_dim: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if self.obs_dim < 1:
+            raise UserError(f"obs_dim must be >= 1, got {self.obs_dim}")
+        if len(self.action_low) != len(self.action_high) or not self.action_low:
+            raise UserError(
+                "action_low and action_high must have the same length >= 1, "
+                f"got {len(self.action_low)} and {len(self.action_high)}"
+            )
+        for low, high in zip(self.action_low, self.action_high, strict=True):
+            if not (np.isfinite(low) and np.isfinite(high) and low < high):
+                raise UserError(f"action bounds must be finite with low < high, got [{low}, {high}]")
+
+    @property
+    def action_dim(self) -> int:
+        return len(self.action_low)
+
+    def to_unit(self, actions: npt.ArrayLike) -> FloatArray:
+        """Environment units -> [-1, 1] (not clipped: data outside the bounds stays visible)."""
+        low, high = self._bounds()
+        unit = (np.asarray(actions, dtype=np.float64) - low) * (2.0 / (high - low)) - 1.0
+        return unit.astype(np.float32)
+
+    def to_env(self, unit_actions: npt.ArrayLike) -> FloatArray:
+        """[-1, 1] -> environment units, clipped so that rounding never leaves the bounds."""
+        low, high = self._bounds()
+        unit = np.clip(np.asarray(unit_actions, dtype=np.float64), -1.0, 1.0)
+        actions = (low + (unit + 1.0) * 0.5 * (high - low)).astype(np.float32)
+        return np.clip(actions, inner_float32(low, upward=True), inner_float32(high, upward=False))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "obs_dim": self.obs_dim,
+            "action_low": list(self.action_low),
+            "action_high": list(self.action_high),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Spaces:
+        return cls(
+            obs_dim=int(values["obs_dim"]),
+            action_low=tuple(float(v) for v in values["action_low"]),
+            action_high=tuple(float(v) for v in values["action_high"]),
+        )
+
+    def _bounds(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        return np.array(self.action_low, dtype=np.float64), np.array(self.action_high, dtype=np.float64)
+
+
+def inner_float32(bound: npt.NDArray[np.float64], *, upward: bool) -> FloatArray:
+    """The float32 nearest to `bound` that is not outside it (rounding 0.1 to float32 goes up)."""
+    rounded = bound.astype(np.float32)
+    outside = rounded < bound if upward else rounded > bound
+    towards = np.float32(np.inf if upward else -np.inf)
+    return np.where(outside, np.nextafter(rounded, towards), rounded).astype(np.float32)
