@@ -1,0 +1,55 @@
+# `make demo` and `make test` are all a fresh checkout needs: both create .venv and install the pinned dependencies first.
+PYTHON ?= python3
+TEST_WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+CORE := $(VENV)/.core-installed
+DEV := $(VENV)/.dev-installed
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e
+
+# The networks are small: one thread each is fastest and leaves a core for the second test worker.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint format docs clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+demo: $(CORE) ## train and evaluate a policy, draw its learning curve
+	$(BIN)/rl-training demo
+
+test: check ## static checks, then all tests
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
+
+check: lint ## ruff, formatting and strict types, without the tests
+	$(BIN)/mypy
+
+lint: $(DEV) ## ruff's rules and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(DEV) ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(DEV) ## build the documentation site into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## remove the environment and everything generated
+	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The demo needs the core only; a development install satisfies both stamps.
+$(CORE): pyproject.toml constraints.txt
+	$(PYTHON) tools/create_venv.py $(VENV)
+	@echo "Installing the pinned dependencies into $(VENV) (once)"
+	$(INSTALL) .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt
+	$(PYTHON) tools/create_venv.py $(VENV)
+	@echo "Installing the pinned development dependencies into $(VENV) (once)"
+	$(INSTALL) ".[dev,docs,mujoco,minari,parquet]"
+	@touch $(CORE) $@
