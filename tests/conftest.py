@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def one_torch_thread() -> None:
-    """Keep torch on one thread: small networks gain nothing from more, and parallel workers would fight for the cores.
+    """Keep torch on one thread: small networks gain nothing from more, and test workers share the cores.
 
     Torch is not imported here, so that tests about light imports stay light.
     """
