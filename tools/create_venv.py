@@ -2,9 +2,10 @@
 
 Usage: python3 tools/create_venv.py .venv
 
-Debian's `python3` comes without `ensurepip` (it is in `python3-venv`) and often without pip. Then the environment
-is made without pip, and pip comes from the machine's own pip or, failing that, as a wheel from the configured
-package index. Only the standard library is used. An environment whose pip already works is left alone.
+Debian's `python3` comes without `ensurepip` (it is in `python3-venv`) and often without pip. Then the
+environment is made without pip, and pip comes from the machine's own pip or, failing that, as a wheel
+from the configured package index. Only the standard library is used. An environment whose pip already
+works is left alone.
 """
 
 from __future__ import annotations
