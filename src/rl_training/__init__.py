@@ -1,0 +1,15 @@
+"""Continuous control from logged data and from interaction: train, evaluate, resume, predict.
+
+The names below are imported when they are first used, so that `import rl_training` stays light (no torch).
+"""
+
+from rl_training.experiment.registry import ALGORITHMS
+from rl_training.lazy import lazy_exports
+
+__version__ = "0.1.0"
+
+_SOURCES = {entry.class_name: "rl_training.api.algorithms" for entry in ALGORITHMS.values()}
+_SOURCES["TrainConfig"] = "rl_training.experiment.config"
+
+__all__ = ["__version__", *_SOURCES]
+__getattr__, __dir__ = lazy_exports(__name__, _SOURCES)

@@ -1,0 +1,1 @@
+"""Configuration, registry, checkpoints, run directories and the experiment manager."""

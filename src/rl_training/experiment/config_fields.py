@@ -1,0 +1,130 @@
+"""What one config field is: default, bounds and meaning, and the words that describe its type."""
+
+from __future__ import annotations
+
+import math
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
+
+_OPERATORS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+_WORDS = {
+    bool: ("true/false", "true/false values"),
+    int: ("integer", "integers"),
+    float: ("number", "numbers"),
+    str: ("text", "texts"),
+    dict: ("mapping", "mappings"),
+    NoneType: ("null", "nulls"),
+}
+_WITHOUT_ARTICLE = frozenset({"true/false", "text", "null"})
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+) -> Any:
+    """Declare a config field; `default=...` (an ellipsis) makes it required.
+
+    The bounds hold for every number in the value: a list is checked entry by entry, and `None` or a word such
+    as "auto" passes. Pydantic's own bounds cannot do that for `float | Literal["auto"]`, so they are kept
+    beside the field and checked by `ConfigModel`.
+    """
+    given = {"gt": gt, "ge": ge, "lt": lt, "le": le}
+    bounds: dict[str, Any] = {name: limit for name, limit in given.items() if limit is not None}
+    return Field(default, description=meaning, json_schema_extra={"bounds": bounds})
+
+
+def bounds_of(field: FieldInfo) -> dict[str, float]:
+    """The bounds given to `setting`, such as `{"gt": 0, "le": 1}`."""
+    extra = field.json_schema_extra
+    return cast("dict[str, float]", extra.get("bounds", {})) if isinstance(extra, dict) else {}
+
+
+def bounds_text(field: FieldInfo) -> str:
+    """The bounds as a reader writes them: `> 0, <= 1`."""
+    return ", ".join(f"{_OPERATORS[name]} {limit:g}" for name, limit in bounds_of(field).items())
+
+
+def bound_problem(field: FieldInfo, value: Any) -> tuple[str, str] | None:
+    """The first broken bound as (position inside the value, message), or None."""
+    entries = enumerate(value) if isinstance(value, tuple) else ((None, value),)
+    for index, number in entries:
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        position = "" if index is None else f"[{index}]"
+        if not math.isfinite(number):
+            return position, f"must be a finite number, got {number!r}"
+        for name, limit in bounds_of(field).items():
+            if not _holds(name, number, limit):
+                return position, f"must be {_OPERATORS[name]} {limit:g}, got {number!r}"
+    return None
+
+
+def _holds(name: str, number: float, limit: float) -> bool:
+    if name == "gt":
+        return number > limit
+    if name == "ge":
+        return number >= limit
+    if name == "lt":
+        return number < limit
+    return number <= limit
+
+
+def type_text(annotation: Any) -> str:
+    """The type in plain words for a table: `number or 'auto'`, `list of integers`."""
+    return " or ".join(_alternatives(annotation))
+
+
+def rule_text(annotation: Any) -> str:
+    """The type as the end of the sentence "x must be ...": `a number or 'auto'`."""
+    return " or ".join(_with_article(words) for words in _alternatives(annotation))
+
+
+def literal_choices(annotation: Any) -> list[str]:
+    """The words a field accepts, for "did you mean"."""
+    if get_origin(annotation) is Literal:
+        return [choice for choice in get_args(annotation) if isinstance(choice, str)]
+    if get_origin(annotation) in (Union, UnionType):
+        return [choice for part in get_args(annotation) for choice in literal_choices(part)]
+    return []
+
+
+def accepts_tuple(annotation: Any) -> bool:
+    """Whether a list given for this field stands for a tuple (YAML and JSON know only lists)."""
+    if get_origin(annotation) in (Union, UnionType):
+        return any(accepts_tuple(part) for part in get_args(annotation))
+    return get_origin(annotation) is tuple
+
+
+def _with_article(words: str) -> str:
+    if words in _WITHOUT_ARTICLE or words.startswith(("'", "one of")):
+        return words
+    return f"an {words}" if words[0] in "aeiou" else f"a {words}"
+
+
+def _alternatives(annotation: Any) -> list[str]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return [words for part in get_args(annotation) for words in _alternatives(part)]
+    if origin is Literal:
+        choices = [repr(choice) for choice in get_args(annotation)]
+        return choices if len(choices) < 3 else ["one of " + ", ".join(choices)]
+    if origin is tuple:
+        return [_tuple_words(get_args(annotation))]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return ["mapping"]
+    return [_WORDS.get(origin or annotation, ("value", "values"))[0]]
+
+
+def _tuple_words(parts: tuple[Any, ...]) -> str:
+    plural = _WORDS.get(parts[0], ("value", "values"))[1]
+    return f"list of {plural}" if parts[-1] is Ellipsis else f"list of {len(parts)} {plural}"

@@ -1,0 +1,27 @@
+"""Words that every error message needs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+_LONGEST_VALUE = 80
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'gamma'?)`, or nothing when no known word is close.
+
+    A known word may carry its place (`algo_kwargs.gamma`); only its last part is compared.
+    """
+    places: dict[str, str] = {}
+    for name in known:
+        places.setdefault(name.rpartition(".")[2], name)
+    close = difflib.get_close_matches(word, places, n=1)
+    return f" (did you mean '{places[close[0]]}'?)" if close else ""
+
+
+def shown(value: Any) -> str:
+    """The value as the user wrote it, cut when it would flood the line."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
