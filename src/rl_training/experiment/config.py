@@ -1,196 +1,25 @@
-"""The configuration of a run: one parser for YAML, command line and Python; mistakes are reported together."""
+"""Configuration: one parser for YAML, the command line and Python; all mistakes are reported together."""
 
-from __future__ import annotations
+from rl_training.experiment.config_describe import FieldRow, describe_fields
+from rl_training.experiment.config_fields import setting
+from rl_training.experiment.config_files import (
+    PackagedConfig,
+    config_to_yaml,
+    list_packaged_configs,
+    load_config,
+)
+from rl_training.experiment.config_model import ConfigModel
+from rl_training.experiment.train_config import TrainConfig, parse_config
 
-import os
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
-
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError
-
-from rl_training.errors import ConfigError
-from rl_training.experiment.config_errors import BOUND_ERROR, mistakes_in, under, unknown_key
-from rl_training.experiment.config_fields import accepts_tuple, bound_problem, setting
-from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec
-from rl_training.experiment.wording import shown
-
-__all__ = ["ConfigModel", "TrainConfig", "parse_config", "setting"]
-
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
-
-
-class ConfigModel(BaseModel):
-    """A frozen, strictly typed group of settings; unknown keys are mistakes.
-
-    Strict means: an integer is accepted for a number and a list for a tuple, nothing else is converted ("3"
-    is not 3, true is not 1, 2.0 is not 2). Construction raises `ConfigError` with one line per mistake.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
-
-    section: ClassVar[str] = "hyper-parameters"
-    """Heading under which `describe` lists the fields that a class itself declares."""
-
-    def __init__(self, **values: Any) -> None:
-        lines: list[str] = []
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            lines = mistakes_in(type(self), values, error, self.keys_elsewhere(values))
-        lines += self.further_mistakes(values)
-        if lines:
-            raise ConfigError("\n".join(lines))
-
-    @classmethod
-    def build(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
-        """Build from a mapping; `where` is the place of that mapping and leads every reported line."""
-        lines = [f"{key!r} is not a known key (keys are text)" for key in values if not isinstance(key, str)]
-        try:
-            built = cls(**{key: value for key, value in values.items() if isinstance(key, str)})
-        except ConfigError as error:
-            lines += str(error).splitlines()
-        if lines:
-            raise ConfigError("\n".join(under(where, lines))) from None
-        return built
-
-    @classmethod
-    def keys_elsewhere(cls, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Full names of keys that live at another level; lets an unknown key be pointed to its place."""
-        return ()
-
-    @classmethod
-    def further_mistakes(cls, values: Mapping[str, Any]) -> list[str]:
-        """Mistakes that types and bounds cannot express, looked for even when other fields are wrong."""
-        return []
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every field as plain JSON data; `build` reads it back."""
-        return self.model_dump(mode="json")
-
-    def replace(self, **changes: Any) -> Self:
-        """A checked copy with some fields changed."""
-        return self.build({**self.to_dict(), **changes})
-
-    @model_validator(mode="before")
-    @classmethod
-    def _lists_are_tuples(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        fields = cls.model_fields
-        return {
-            name: tuple(value)
-            if isinstance(value, list) and name in fields and accepts_tuple(fields[name].annotation)
-            else value
-            for name, value in values.items()
-        }
-
-    @field_validator("*", mode="after")
-    @classmethod
-    def _bounds_hold(cls, value: Any, info: ValidationInfo) -> Any:
-        problem = bound_problem(cls.model_fields[info.field_name or ""], value)
-        if problem is not None:
-            position, text = problem
-            raise PydanticCustomError(BOUND_ERROR, "{text}", {"text": f"{position} {text}"})
-        return value
-
-
-class TrainConfig(ConfigModel):
-    """Everything that defines a run; `algo_kwargs` holds what belongs to the algorithm and its data."""
-
-    section: ClassVar[str] = "run"
-
-    algo: str = setting(..., "algorithm to train; `rl-training describe ALGO` lists its algo_kwargs")
-    env_id: str | None = setting(None, "Gymnasium environment; optional when offline data carries its spaces")
-    seed: int = setting(0, "seed of every random stream of the run", ge=0)
-    total_timesteps: int = setting(..., "length: environment steps online, gradient steps offline", ge=1)
-    output_dir: str = setting("runs", "directory that receives the run directory")
-    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps; auto takes a GPU when there is one")
-    num_envs: int = setting(1, "environments stepped side by side while collecting", ge=1)
-    eval_episodes: int = setting(10, "episodes of one evaluation", ge=1)
-    log_interval: int = setting(1000, "steps between two rows of training metrics", ge=1)
-    checkpoint_interval: int = setting(5000, "steps between two checkpoints; 0 saves only the last", ge=0)
-    tags: tuple[str, ...] = setting((), "free words stored with the run")
-    algo_kwargs: dict[str, Any] = setting({}, "settings of the algorithm, its data and its schedule (flat)")
-    env_kwargs: dict[str, Any] = setting({}, "keyword arguments for gymnasium.make")
-
-    def run_config(self) -> ConfigModel:
-        """The algorithm's typed settings with every default filled in."""
-        return _run_config_class(self.algo).build(self.algo_kwargs, where="algo_kwargs")
-
-    @classmethod
-    def keys_elsewhere(cls, values: Mapping[str, Any]) -> tuple[str, ...]:
-        algo = values.get("algo")
-        if not isinstance(algo, str) or algo not in ALGORITHMS:
-            return ()
-        return tuple(f"algo_kwargs.{name}" for name in _run_config_class(algo).model_fields)
-
-    @classmethod
-    def further_mistakes(cls, values: Mapping[str, Any]) -> list[str]:
-        algo, given = values.get("algo"), values.get("algo_kwargs", {})
-        if not isinstance(algo, str):
-            return []
-        try:
-            run_class = _run_config_class(algo)
-        except ConfigError as error:
-            return [str(error)]
-        lines: list[str] = []
-        if ALGORITHMS[algo].kind == "online" and values.get("env_id") is None:
-            lines.append(f"env_id is required: {algo} collects its own data in an environment")
-        if isinstance(given, Mapping):
-            lines += under("algo_kwargs", _mistakes_of(run_class, given))
-        return lines
-
-    @field_validator("output_dir", mode="before")
-    @classmethod
-    def _paths_are_text(cls, value: Any) -> Any:
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-    @field_validator("device")
-    @classmethod
-    def _device_is_known(cls, value: str) -> str:
-        if not _DEVICE.fullmatch(value):
-            raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {value!r}")
-        return value
-
-    @field_validator("algo_kwargs", "env_kwargs", mode="before")
-    @classmethod
-    def _kwargs_are_plain(cls, value: Any, info: ValidationInfo) -> Any:
-        """Stored as a private copy that YAML and JSON can hold, so that the checkpoint can carry it."""
-        return _plain(value, info.field_name or "") if isinstance(value, Mapping) else value
-
-
-def parse_config(values: Mapping[str, Any]) -> TrainConfig:
-    """Check a mapping, however it was made, and return the run's configuration."""
-    return TrainConfig.build(values)
-
-
-def _run_config_class(algo: str) -> type[ConfigModel]:
-    config_class: type[ConfigModel] = get_algorithm_spec(algo).config_class
-    return config_class
-
-
-def _mistakes_of(run_class: type[ConfigModel], given: Mapping[str, Any]) -> list[str]:
-    """Mistakes inside algo_kwargs; a run key written there is pointed outside."""
-    misplaced = (TrainConfig.model_fields.keys() - run_class.model_fields.keys()) & given.keys()
-    lines = [unknown_key(key, (), elsewhere=(key,)) for key in sorted(misplaced)]
-    try:
-        run_class.build({key: value for key, value in given.items() if key not in misplaced})
-    except ConfigError as error:
-        lines += str(error).splitlines()
-    return lines
-
-
-def _plain(value: Any, where: str) -> Any:
-    if isinstance(value, ConfigModel):
-        return value.to_dict()
-    if isinstance(value, Mapping):
-        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return float(value)
-    raise ValueError(f"{where} must be plain data (number, text, list or mapping), got {shown(value)}")
+__all__ = [
+    "ConfigModel",
+    "FieldRow",
+    "PackagedConfig",
+    "TrainConfig",
+    "config_to_yaml",
+    "describe_fields",
+    "list_packaged_configs",
+    "load_config",
+    "parse_config",
+    "setting",
+]

@@ -34,9 +34,13 @@ class ControlFields(ConfigModel):
     learning_rate_schedule: Literal["constant", "linear", "cosine"] = setting(
         "constant", "how the learning rates fall over schedule_steps: not at all, or to zero"
     )
-    warmup_steps: int = setting(0, "gradient updates in which the learning rates rise from zero", ge=0)
+    warmup_steps: int = setting(
+        0, "steps, counted like total_timesteps, in which the learning rates rise from zero", ge=0
+    )
     schedule_steps: int | None = setting(
-        None, "gradient updates the schedule spans; null = the length of the first run", ge=1
+        None,
+        "steps, counted like total_timesteps, that the schedule spans; null = all of the first run",
+        ge=1,
     )
     keep_checkpoints: int = setting(3, "newest checkpoints that are kept", ge=1)
     save_best: bool = setting(True, "also keep the checkpoint with the best evaluation")
@@ -64,8 +68,8 @@ class OnlineFields(ControlFields):
     )
     learning_starts: int = setting(
         1000,
-        "transitions collected with random actions before the first update; several short episodes, so that the "
-        "first batches do not repeat a handful of rows",
+        "transitions collected with random actions before the first update; enough that the first batches do "
+        "not repeat a handful of rows",
         ge=0,
     )
     train_frequency: int = setting(1, "steps of all environments between two rounds of updates", ge=1)
