@@ -78,7 +78,7 @@ class RandomStream:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for generator, saved in zip(self.generators, state["block_states"], strict=True):
-            generator.set_state(saved.cpu())
+            generator.set_state(saved.cpu().clone())  # set_state reads a view from its storage's start
         self._block, self._count, self._cursor = None, 0, 0
         self._block_states = [g.get_state() for g in self.generators]
         if state["count"]:

@@ -1,0 +1,250 @@
+"""The base of every algorithm: it sees batches and returns metrics; no environment, file, logger or budget."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.optim import Adam, polyak
+from rl_training.algorithms.results import Metrics, UpdateResult
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import ConfigModel, setting
+from rl_training.models.base import PolicyModel
+from rl_training.streams import RandomStream, torch_generator
+
+Batch = Mapping[str, Tensor]
+Noise = Mapping[str, Tensor]
+NoiseKind = Literal["normal", "uniform"]
+NoiseShapes = Mapping[str, tuple[NoiseKind, tuple[int, ...]]]
+Losses = dict[str, Tensor]
+
+STANDARD_FIELDS = frozenset({"obs", "actions", "rewards", "next_obs", "dones"})
+
+
+class LearnerConfig(ConfigModel):
+    """Keywords shared by all learners."""
+
+    learning_rate: float = setting(3e-4, "Adam step size of every network", gt=0)
+    actor_learning_rate: float | None = setting(
+        None, "step size of the actor (and temperature); none: learning_rate", gt=0
+    )
+    critic_learning_rate: float | None = setting(
+        None, "step size of critics and value networks; none: learning_rate", gt=0
+    )
+    gamma: float = setting(0.99, "discount of future rewards", ge=0, le=1)
+
+    def rate_of(self, group: Literal["actor", "critic"]) -> float:
+        own = self.actor_learning_rate if group == "actor" else self.critic_learning_rate
+        return self.learning_rate if own is None else own
+
+
+class Learner(ABC):
+    """Trains a model in place. Subclasses say what they own in `setup` and how one update goes in `step`.
+
+    `step` is written once and runs eagerly or as one compiled graph: randomness comes in as tensors, nothing is
+    read back to the host, and what differs between updates (delays, warm starts) is a `stage`, one graph each.
+    """
+
+    config_class: ClassVar[type[LearnerConfig]] = LearnerConfig
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Batch fields beyond the five standard ones."""
+
+    def __init__(self, model: PolicyModel, *, seed: int = 0, **keywords: Any) -> None:
+        self.model = model
+        self.config: Any = self.config_class.build(keywords)
+        self.device = next(model.parameters()).device
+        self.optimizers: dict[str, Adam] = {}
+        self.targets: dict[str, nn.Module] = {}
+        self.scalars: dict[str, Tensor] = {}
+        self.updates = 0
+        self.streams = {
+            kind: RandomStream([torch_generator(seed, "noise", kind, device=self.device)], kind)
+            for kind in ("normal", "uniform")
+        }
+        self.last_metrics: dict[str, Tensor] = {}
+        self._checked_shapes: tuple[Any, ...] = ()
+        self._steps: dict[str, Callable[..., Losses]] = {}
+        self._compiler: Callable[[Callable[..., Losses]], Callable[..., Losses]] | None = None
+        self.setup()
+
+    # ---- what an algorithm writes
+
+    @abstractmethod
+    def setup(self) -> None:
+        """Create optimisers (`own`), targets (`track`) and learned scalars."""
+
+    @abstractmethod
+    def noise_shapes(self, batch_size: int) -> NoiseShapes:
+        """The random numbers of one update: name -> (kind, shape without seed axes)."""
+
+    @abstractmethod
+    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+        """One update; returns detached metrics `[*S]`."""
+
+    def stage(self) -> str:
+        """Which variant of `step` is due, from the learner's own count of updates."""
+        return "full"
+
+    @property
+    def act_noise_size(self) -> int:
+        """Normal numbers that one stochastic action takes."""
+        return self.model.action_dim
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions in [-1, 1]: the deterministic ones, or drawn ones from noise `[*S, B, act_noise_size]`."""
+        return self.model.act(obs, noise)
+
+    # ---- what they build on
+
+    def own(self, name: str, parameters: Sequence[Tensor], rate: float, weight_decay: float = 0.0) -> None:
+        """Give `parameters` to the optimiser called `name`."""
+        self.optimizers[name] = Adam(parameters, rate, weight_decay=weight_decay)
+
+    def make_target(self, name: str, source: nn.Module) -> nn.Module:
+        """A copy of `source` that only `follow` moves."""
+        self.targets[name] = copy.deepcopy(source).requires_grad_(False)
+        return self.targets[name]
+
+    def follow(self, name: str, source: nn.Module, tau: float) -> None:
+        """Polyak step of the target called `name`."""
+        polyak(list(self.targets[name].parameters()), list(source.parameters()), tau)
+
+    def gradients(self, name: str, loss: Tensor) -> tuple[Tensor, ...]:
+        """Gradients of `loss` for the parameters of one optimiser and no others (seeds do not mix)."""
+        return torch.autograd.grad(loss.sum(), self.optimizers[name].parameters)
+
+    def descend(self, name: str, loss: Tensor) -> None:
+        self.optimizers[name].apply(self.gradients(name, loss))
+
+    # ---- the update
+
+    def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
+        """One gradient update on a batch of `[*S, B, …]` tensors."""
+        self._check(batch)
+        shapes = self.noise_shapes(batch["obs"].shape[-2])
+        flat = {
+            kind: self.streams[kind].next(count)
+            for kind in ("normal", "uniform")
+            if (count := flat_size(shapes, kind))
+        }
+        stage = self.stage()
+        if stage not in self._steps:
+            self._steps[stage] = self._build_step(stage)
+        self.last_metrics.update(self._steps[stage](dict(batch), flat))
+        self.updates += 1
+        return UpdateResult(1, Metrics(self.last_metrics))
+
+    def compile(self, backend: str = "inductor", **options: Any) -> None:
+        """Run every later update as one compiled graph per stage."""
+        self._compiler = lambda step: torch.compile(
+            step, fullgraph=True, dynamic=False, backend=backend, **options
+        )
+        self._steps.clear()
+
+    def _build_step(self, stage: str) -> Callable[..., Losses]:
+        def run(batch: dict[str, Tensor], flat: dict[str, Tensor]) -> Losses:
+            noise = unpack_noise(flat, self.noise_shapes(batch["obs"].shape[-2]))
+            return self.step(batch, noise, stage)
+
+        if self._compiler is None:
+            return run
+        # Gradients are taken inside the graph; dynamo traces autograd.grad only with this switch.
+        torch._dynamo.config.trace_autograd_ops = True
+        return self._compiler(run)
+
+    def _check(self, batch: Batch) -> None:
+        """Fields and shapes, once per new combination of shapes."""
+        shapes = tuple((name, value.shape) for name, value in batch.items())
+        if shapes == self._checked_shapes:
+            return
+        missing = (STANDARD_FIELDS | self.needs) - batch.keys()
+        if missing:
+            raise ConfigError(f"{type(self).__name__} needs the batch field(s) {sorted(missing)}")
+        rows = batch["obs"].shape[:-1]
+        for name, value in batch.items():
+            vector = name in ("obs", "next_obs", "actions", "next_actions")
+            if (value.shape[:-1] if vector else value.shape) != rows:
+                raise ConfigError(
+                    f"batch field {name} has shape {tuple(value.shape)}, expected {tuple(rows)} rows"
+                )
+        self._checked_shapes = shapes
+
+    def set_learning_rate_scale(self, scale: float, groups: Sequence[str] | None = None) -> None:
+        """Multiply the base rate of the named optimisers (all by default)."""
+        for name in self.optimizers if groups is None else groups:
+            self.optimizers[name].set_scale(scale)
+
+    # ---- state
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that has one copy per seed."""
+        named: dict[str, Tensor] = {}
+        for part, module in {"model": self.model, **prefixed("target", self.targets)}.items():
+            named |= prefixed(part, module.state_dict(keep_vars=True))
+        named |= prefixed("scalar", self.scalars)
+        for name, optimizer in self.optimizers.items():
+            for index, (first, second) in enumerate(
+                zip(optimizer.first_moments, optimizer.second_moments, strict=True)
+            ):
+                named[f"optimizer.{name}.first.{index}"] = first
+                named[f"optimizer.{name}.second.{index}"] = second
+        return named
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next update depends on."""
+        return {
+            "tensors": {name: tensor.detach().clone() for name, tensor in self.tensors().items()},
+            "optimizer_steps": {name: o.step_count.clone() for name, o in self.optimizers.items()},
+            "learning_rates": {name: o.learning_rate.clone() for name, o in self.optimizers.items()},
+            "streams": {kind: stream.state_dict() for kind, stream in self.streams.items()},
+            "metrics": {name: value.clone() for name, value in self.last_metrics.items()},
+            "updates": self.updates,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        saved = state["tensors"]
+        for name, tensor in self.tensors().items():
+            if name not in saved or saved[name].shape != tensor.shape:
+                found = tuple(saved[name].shape) if name in saved else "nothing"
+                raise ConfigError(
+                    f"learner state: {name} must have shape {tuple(tensor.shape)}, found {found}"
+                )
+            tensor.copy_(saved[name])
+        for name, optimizer in self.optimizers.items():
+            optimizer.step_count.copy_(state["optimizer_steps"][name])
+            optimizer.learning_rate.copy_(state["learning_rates"][name])
+        for kind, stream in self.streams.items():
+            stream.load_state_dict(state["streams"][kind])
+        self.last_metrics = {name: value.to(self.device) for name, value in state["metrics"].items()}
+        self.updates = int(state["updates"])
+
+    def is_finite(self) -> bool:
+        """Whether every weight is a number (asked before a checkpoint is written)."""
+        totals = torch.stack([tensor.detach().sum() for tensor in self.tensors().values()])
+        return bool(totals.isfinite().all())
+
+
+def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}.{name}": value for name, value in values.items()}
+
+
+def flat_size(shapes: NoiseShapes, kind: str) -> int:
+    return sum(math.prod(shape) for each, shape in shapes.values() if each == kind)
+
+
+def unpack_noise(flat: Mapping[str, Tensor], shapes: NoiseShapes) -> dict[str, Tensor]:
+    """`[*S, count]` numbers of each kind -> the named tensors `[*S, *shape]` of one update."""
+    noise: dict[str, Tensor] = {}
+    used = dict.fromkeys(flat, 0)
+    for name, (kind, shape) in shapes.items():
+        size = math.prod(shape)
+        noise[name] = flat[kind][..., used[kind] : used[kind] + size].unflatten(-1, shape)
+        used[kind] += size
+    return noise

@@ -1,0 +1,73 @@
+"""Adam on lists of tensors: one fused call in eager mode, plain arithmetic that fuses when compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015). The learning rate and the step are tensors, so changing them never recompiles."""
+
+    def __init__(
+        self, parameters: Iterable[Tensor], learning_rate: float, *, weight_decay: float = 0.0
+    ) -> None:
+        self.parameters = list(parameters)
+        device = self.parameters[0].device
+        self.base_learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.learning_rate = torch.tensor(learning_rate, device=device)
+        self.step_count = torch.zeros((), device=device)
+        self.first_moments = [torch.zeros_like(p) for p in self.parameters]
+        self.second_moments = [torch.zeros_like(p) for p in self.parameters]
+
+    def set_scale(self, scale: float) -> None:
+        """Learning rate = base rate times `scale` (schedules)."""
+        self.learning_rate.fill_(self.base_learning_rate * scale)
+
+    @torch.no_grad()
+    def apply(self, gradients: Sequence[Tensor]) -> None:
+        self.step_count.add_(1.0)
+        if torch.compiler.is_compiling():
+            self._apply_plain(gradients)
+        else:
+            self._apply_fused(gradients)
+
+    def _apply_fused(self, gradients: Sequence[Tensor]) -> None:
+        # The fused kernel walks raw memory: a transposed or expanded gradient must be laid out as its parameter.
+        torch._fused_adam_(
+            self.parameters,
+            [gradient.contiguous() for gradient in gradients],
+            self.first_moments,
+            self.second_moments,
+            [],
+            [self.step_count] * len(self.parameters),
+            lr=self.learning_rate,
+            beta1=BETA1,
+            beta2=BETA2,
+            weight_decay=self.weight_decay,
+            eps=EPSILON,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _apply_plain(self, gradients: Sequence[Tensor]) -> None:
+        step_size = self.learning_rate / (1.0 - BETA1**self.step_count)
+        second_correction = (1.0 - BETA2**self.step_count).rsqrt()
+        state = zip(self.parameters, gradients, self.first_moments, self.second_moments, strict=True)
+        for parameter, gradient, first, second in state:
+            if self.weight_decay:
+                gradient = gradient + self.weight_decay * parameter
+            first.lerp_(gradient, 1.0 - BETA1)
+            second.mul_(BETA2).addcmul_(gradient, gradient, value=1.0 - BETA2)
+            parameter.sub_(step_size * first / (second.sqrt() * second_correction + EPSILON))
+
+
+@torch.no_grad()
+def polyak(targets: Sequence[Tensor], sources: Sequence[Tensor], tau: float) -> None:
+    """target <- target + tau (source - target)."""
+    torch._foreach_lerp_(list(targets), list(sources), tau)

@@ -1,0 +1,133 @@
+"""Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1801.01290 and 1812.05905)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from rl_training.algorithms import losses
+from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.experiment.config import setting
+
+
+class SACConfig(LearnerConfig):
+    """Keywords of SAC, extended by the algorithms that build on it."""
+
+    tau: float = setting(0.005, "share of the critic that the target takes over per update", gt=0, le=1)
+    alpha: Annotated[float, Field(ge=0)] | Literal["auto"] = setting(
+        "auto", "entropy temperature: a number is fixed, auto is learned from target_entropy (start 1.0)"
+    )
+    target_entropy: float | None = setting(None, "entropy that alpha aims at; none: minus the action size")
+    temperature_loss: Literal["log", "exp"] = setting(
+        "log", "alpha's loss: log (common code) or exp (the paper's equation); same direction, other scale"
+    )
+    actor_reduce: Literal["min", "mean"] = setting(
+        "min", "the actor climbs the minimum or mean of the critics"
+    )
+    policy_delay: int = setting(1, "actor, temperature: one update in this many critic updates", ge=1)
+
+
+class SAC(Learner):
+    """Off-policy maximum-entropy actor-critic with clipped double Q and a learned temperature."""
+
+    config_class: ClassVar[type[LearnerConfig]] = SACConfig
+    critic_moves_first: ClassVar[bool] = True
+    """Whether the actor's gradient sees this update's critic (SAC's order) or the one before it."""
+
+    def setup(self) -> None:
+        self.actor: nn.Module = self.model.actor
+        self.critic: nn.Module = self.model.critic  # type: ignore[assignment]
+        self.target_critic = self.make_target("critic", self.critic)
+        self.own("critic", list(self.critic.parameters()), self.config.rate_of("critic"))
+        self.own("actor", list(self.actor.parameters()), self.config.rate_of("actor"))
+        entropy = self.config.target_entropy
+        self.target_entropy = -float(self.model.action_dim) if entropy is None else entropy
+        self.learns_alpha = self.config.alpha == "auto"
+        if self.learns_alpha:
+            self.log_alpha = torch.zeros((), device=self.device, requires_grad=True)
+            self.scalars["log_alpha"] = self.log_alpha
+            self.own("alpha", [self.log_alpha], self.config.rate_of("actor"))
+        else:
+            self.fixed_alpha = torch.full((1,), float(self.config.alpha), device=self.device)
+
+    def noise_shapes(self, batch_size: int) -> NoiseShapes:
+        shape = (batch_size, self.model.action_dim)
+        return {"next": ("normal", shape), "current": ("normal", shape)}
+
+    def stage(self) -> str:
+        # The last update of each round of `policy_delay` moves the actor.
+        return "full" if (self.updates + 1) % self.config.policy_delay == 0 else "critic"
+
+    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+        alpha = self.alpha()
+        critic_loss, metrics = self.critic_loss(batch, noise)
+        critic_gradients = self.gradients("critic", critic_loss)
+        if self.critic_moves_first:
+            self.optimizers["critic"].apply(critic_gradients)
+        if stage != "critic":
+            actor_loss, logprobs = self.actor_loss(batch, noise, stage)
+            self.descend("actor", actor_loss)
+            if self.learns_alpha:
+                self.descend("alpha", self.alpha_loss(logprobs))
+            entropy_term = (alpha * logprobs.detach()).mean(-1)
+            metrics |= {"actor_loss": actor_loss.detach(), "entropy_term": entropy_term}
+        if not self.critic_moves_first:
+            self.optimizers["critic"].apply(critic_gradients)
+        self.follow("critic", self.critic, self.config.tau)
+        used_alpha = alpha.squeeze(-1).expand_as(critic_loss)
+        return metrics | {"critic_loss": critic_loss.detach(), "alpha": used_alpha}
+
+    def alpha(self) -> Tensor:
+        """The temperature as a constant that broadcasts over the batch, `[*S, 1]`."""
+        return self.log_alpha.detach().exp().unsqueeze(-1) if self.learns_alpha else self.fixed_alpha
+
+    def discount(self, batch: Batch) -> float | Tensor:
+        """gamma, or gamma^n per row where the data holds n-step returns."""
+        gamma: float = self.config.gamma
+        return batch.get("discounts", gamma)
+
+    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, Losses]:
+        """Regression of every critic on the soft Bellman target (eq. 5)."""
+        with torch.no_grad():
+            target = self.value_target(batch, noise)
+        q = self.critic(batch["obs"], batch["actions"])
+        return losses.critic_mse(q, target), {"target_q_mean": target.mean(-1)}
+
+    def value_target(self, batch: Batch, noise: Noise) -> Tensor:
+        """r + gamma (1 - d) V(s'), the next action drawn from the online actor."""
+        next_actions, logprobs = self.actor(batch["next_obs"], noise["next"])
+        next_q = losses.reduce_critics(self.target_critic(batch["next_obs"], next_actions), "min")
+        next_value = losses.soft_value(next_q, logprobs, self.alpha())
+        return losses.td_target(batch["rewards"], batch["dones"], next_value, self.discount(batch))
+
+    def actor_loss(self, batch: Batch, noise: Noise, stage: str) -> tuple[Tensor, Tensor]:
+        """Loss `[*S]` and the log-probabilities `[*S, B]` of the actions it was taken at."""
+        actions, logprobs = self.actor(batch["obs"], noise["current"])
+        value = self.actor_value(batch["obs"], actions)
+        return losses.soft_actor_loss(value, logprobs, self.alpha()), logprobs
+
+    def actor_value(self, obs: Tensor, actions: Tensor) -> Tensor:
+        return losses.reduce_critics(self.critic(obs, actions), self.config.actor_reduce)
+
+    def alpha_loss(self, logprobs: Tensor) -> Tensor:
+        return losses.temperature_loss(
+            self.log_alpha, logprobs, self.target_entropy, self.config.temperature_loss
+        )
+
+
+def sac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
+    """SAC's losses from `q1_values q2_values target_q_values sampled_logprobs sampled_q1 sampled_q2 alpha`."""
+    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
+    logprobs, alpha = named["sampled_logprobs"], named["alpha"]
+    sampled_q = losses.reduce_critics(torch.stack([named["sampled_q1"], named["sampled_q2"]], dim=-2), "min")
+    q = torch.stack([named["q1_values"], named["q2_values"]], dim=-2)
+    return {
+        "critic_loss": losses.critic_mse(q, named["target_q_values"]),
+        "actor_loss": losses.soft_actor_loss(sampled_q, logprobs, alpha),
+        "target_q_mean": named["target_q_values"].mean(-1),
+        "entropy_term": (alpha * logprobs).mean(-1),
+    }

@@ -1,0 +1,68 @@
+"""Several learners as one: a leading seed axis on every tensor, and back again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+
+from rl_training.algorithms.learner import Learner
+from rl_training.errors import ConfigError
+from rl_training.streams import RandomStream, stack_stream_states
+
+
+def stack_learners(learners: Sequence[Learner]) -> Learner:
+    """One learner that updates all of `learners` at once on `[S, B, …]` batches; they are left as they are."""
+    first = learners[0]
+    for other in learners[1:]:
+        if type(other) is not type(first) or other.config != first.config or other.updates != first.updates:
+            raise ConfigError("only learners of one class, configuration and age can be stacked")
+    stacked = twin(first)
+    members = [learner.tensors() for learner in learners]
+    for name, tensor in stacked.tensors().items():
+        tensor.data = torch.stack([member[name].detach() for member in members])
+    for kind, stream in stacked.streams.items():
+        generators = [torch.Generator(device=first.device) for _ in learners]
+        stacked.streams[kind] = RandomStream(generators, stream.kind)
+        stacked.streams[kind].load_state_dict(
+            stack_stream_states([learner.streams[kind].state_dict() for learner in learners])
+        )
+    copy_shared(first, stacked)
+    stacked.last_metrics = {
+        name: torch.stack([learner.last_metrics[name] for learner in learners]) for name in first.last_metrics
+    }
+    return stacked
+
+
+def unstack_learners(stacked: Learner) -> list[Learner]:
+    """The single learners of a stack, each going on exactly from where the stack is."""
+    count = len(stacked.streams["normal"].generators)
+    return [unstack_member(stacked, index) for index in range(count)]
+
+
+def unstack_member(stacked: Learner, index: int) -> Learner:
+    model = copy.deepcopy(stacked.model)
+    for tensor in model.state_dict(keep_vars=True).values():
+        tensor.data = tensor.data[index].clone()
+    single = type(stacked)(model, **stacked.config.model_dump())
+    for name, tensor in single.tensors().items():
+        tensor.data = stacked.tensors()[name].detach()[index].clone()
+    for kind, stream in single.streams.items():
+        stream.load_state_dict(stacked.streams[kind].member(index))
+    copy_shared(stacked, single)
+    single.last_metrics = {name: value[index].clone() for name, value in stacked.last_metrics.items()}
+    return single
+
+
+def twin(learner: Learner) -> Learner:
+    """A fresh learner of the same class and configuration on a copy of the model."""
+    return type(learner)(copy.deepcopy(learner.model), **learner.config.model_dump())
+
+
+def copy_shared(source: Learner, target: Learner) -> None:
+    """What all seeds of a stack have in common: age, optimiser steps, learning rates."""
+    target.updates = source.updates
+    for name, optimizer in source.optimizers.items():
+        target.optimizers[name].step_count.copy_(optimizer.step_count)
+        target.optimizers[name].learning_rate.copy_(optimizer.learning_rate)
