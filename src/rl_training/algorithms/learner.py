@@ -1,4 +1,4 @@
-"""The base of every algorithm: it sees batches and returns metrics; no environment, file, logger or budget."""
+"""The base of every algorithm: it sees batches and returns metrics; no environment, file or budget."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ class LearnerConfig(ConfigModel):
 class Learner(ABC):
     """Trains a model in place. Subclasses say what they own in `setup` and how one update goes in `step`.
 
-    `step` is written once and runs eagerly or as one compiled graph: randomness comes in as tensors, nothing is
-    read back to the host, and what differs between updates (delays, warm starts) is a `stage`, one graph each.
+    `step` is written once and runs eagerly or as one compiled graph: randomness comes in as tensors, nothing
+    is read back to the host, and what differs between updates (delays, warm starts) is a `stage`, one graph
+    each.
     """
 
     config_class: ClassVar[type[LearnerConfig]] = LearnerConfig
@@ -245,6 +246,6 @@ def unpack_noise(flat: Mapping[str, Tensor], shapes: NoiseShapes) -> dict[str, T
     used = dict.fromkeys(flat, 0)
     for name, (kind, shape) in shapes.items():
         size = math.prod(shape)
-        noise[name] = flat[kind][..., used[kind] : used[kind] + size].unflatten(-1, shape)
+        noise[name] = flat[kind][..., used[kind] : used[kind] + size].reshape(*flat[kind].shape[:-1], *shape)
         used[kind] += size
     return noise

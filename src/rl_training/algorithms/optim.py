@@ -11,7 +11,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Adam:
-    """Adam (Kingma and Ba 2015). The learning rate and the step are tensors, so changing them never recompiles."""
+    """Adam (Kingma and Ba 2015). Rate and step are tensors: changing them never recompiles."""
 
     def __init__(
         self, parameters: Iterable[Tensor], learning_rate: float, *, weight_decay: float = 0.0
@@ -38,7 +38,7 @@ class Adam:
             self._apply_fused(gradients)
 
     def _apply_fused(self, gradients: Sequence[Tensor]) -> None:
-        # The fused kernel walks raw memory: a transposed or expanded gradient must be laid out as its parameter.
+        # The fused kernel walks raw memory: every gradient must be laid out as its parameter.
         torch._fused_adam_(
             self.parameters,
             [gradient.contiguous() for gradient in gradients],

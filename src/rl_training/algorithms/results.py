@@ -1,9 +1,10 @@
-"""What an update returns. Metrics stay tensors until someone reads them: an update never waits for the device."""
+"""What an update returns. Metrics stay tensors until read: an update never waits for the device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor
 
@@ -15,8 +16,7 @@ class Metrics(Mapping[str, float]):
         self.tensors = dict(tensors)
 
     def __getitem__(self, name: str) -> float:
-        value: float = self.tensors[name].tolist()
-        return value
+        return cast(float, self.tensors[name].tolist())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)

@@ -120,7 +120,7 @@ class SAC(Learner):
 
 
 def sac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
-    """SAC's losses from `q1_values q2_values target_q_values sampled_logprobs sampled_q1 sampled_q2 alpha`."""
+    """From `q1_values q2_values target_q_values sampled_logprobs sampled_q1 sampled_q2 alpha`."""
     named = {name: torch.as_tensor(value) for name, value in inputs.items()}
     logprobs, alpha = named["sampled_logprobs"], named["alpha"]
     sampled_q = losses.reduce_critics(torch.stack([named["sampled_q1"], named["sampled_q2"]], dim=-2), "min")

@@ -13,7 +13,7 @@ from rl_training.streams import RandomStream, stack_stream_states
 
 
 def stack_learners(learners: Sequence[Learner]) -> Learner:
-    """One learner that updates all of `learners` at once on `[S, B, …]` batches; they are left as they are."""
+    """One learner that updates all of `learners` at once on `[S, B, …]` batches; they stay as they are."""
     first = learners[0]
     for other in learners[1:]:
         if type(other) is not type(first) or other.config != first.config or other.updates != first.updates:

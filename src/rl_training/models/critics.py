@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.layers import MLP, Init
+from rl_training.models.layers import MLP, Init, Linear
 
 
 class QEnsemble(nn.Module):
@@ -53,9 +54,10 @@ class QEnsemble(nn.Module):
         The observation half of the first layer is computed once per state, not once per action.
         """
         batch, count = actions.shape[-3:-1]
-        first = self.net.hidden[0]
+        first = cast(Linear, self.net.hidden[0])
         weight, bias = first.weight, first.bias
         of_state = torch.matmul(obs.unsqueeze(-3), weight[..., : self.obs_dim, :]) + bias
         of_action = torch.matmul(actions.flatten(-3, -2).unsqueeze(-3), weight[..., self.obs_dim :, :])
-        hidden = of_action.unflatten(-2, (batch, count)) + of_state.unsqueeze(-2)
-        return self.net.from_first(hidden.flatten(-3, -2)).squeeze(-1).unflatten(-1, (batch, count))
+        lead, width = of_action.shape[:-2], of_action.shape[-1]
+        hidden = of_action.reshape(*lead, batch, count, width) + of_state.unsqueeze(-2)
+        return self.net.from_first(hidden.flatten(-3, -2)).reshape(*lead, batch, count)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -43,7 +44,7 @@ class Linear(nn.Module):
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x @ weight + bias, whatever the leading axes; x may lack (or have size 1 in) axes that the weight has."""
+    """x @ weight + bias, whatever the leading axes; x may lack axes that the weight has."""
     if weight.dim() == 2 and x.dim() == 2:
         return torch.addmm(bias, x, weight)
     if weight.dim() == 3 and not torch.compiler.is_compiling():
@@ -54,7 +55,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fill_members(weight: Tensor, init: Init, gain: float, generator: torch.Generator | None) -> None:
-    """Initialise every member of a leading axis on its own: fan-in and orthogonality are those of one matrix."""
+    """Initialise every member of a leading axis on its own, as the matrix it is."""
     for matrix in weight.view(-1, *weight.shape[-2:]):
         if init == "default":  # torch.nn.Linear's: Kaiming-uniform with a = sqrt(5)
             bound = 1.0 / math.sqrt(matrix.shape[0])
@@ -80,7 +81,7 @@ class LayerNorm(nn.Module):
 class MLP(nn.Module):
     """Linear -> (LayerNorm) -> ReLU for each hidden size, then a linear output.
 
-    `output_gain` scales the output layer's initialisation (the CQL family uses 1e-2); None treats it as any layer.
+    `output_gain` scales the output layer's initialisation (the CQL family: 1e-2); None treats it as any layer.
     """
 
     def __init__(
@@ -98,8 +99,7 @@ class MLP(nn.Module):
         super().__init__()
         widths = [in_features, *hidden_sizes]
         self.hidden = nn.ModuleList(
-            Linear(a, b, lead, init=init, generator=generator)
-            for a, b in zip(widths[:-1], widths[1:], strict=True)
+            Linear(a, b, lead, init=init, generator=generator) for a, b in pairwise(widths)
         )
         self.norms = nn.ModuleList(LayerNorm(width, lead) for width in hidden_sizes if layer_norm)
         self.output = Linear(widths[-1], out_features, lead, init=init, generator=generator)
@@ -108,7 +108,7 @@ class MLP(nn.Module):
                 self.output.weight.mul_(output_gain if init != "orthogonal" else output_gain / math.sqrt(2.0))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.from_first(self.hidden[0](x)) if self.hidden else self.output(x)
+        return self.from_first(self.hidden[0](x) if self.hidden else x)
 
     def from_first(self, x: Tensor) -> Tensor:
         """The rest of the network from the first layer's product on (see `QEnsemble.many`)."""
@@ -118,4 +118,5 @@ class MLP(nn.Module):
             if self.norms:
                 x = self.norms[index](x)
             x = torch.relu(x)
-        return self.output(x)
+        out: Tensor = self.output(x)
+        return out

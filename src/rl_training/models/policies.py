@@ -16,8 +16,8 @@ LOG_STD_RANGE = (-20.0, 2.0)
 class SquashedGaussian(nn.Module):
     """a = tanh(u), u ~ N(mean(s), std(s)), log std clamped to [-20, 2].
 
-    With `log_std_multiplier` and `log_std_offset` given, log std = multiplier * net + offset with both learned
-    (the CQL code base: 1.0 and -1.0).
+    With `log_std_affine` (multiplier, offset) given, log std = multiplier * net + offset with both learned
+    (the CQL code base starts them at 1.0 and -1.0).
     """
 
     def __init__(
