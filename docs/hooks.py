@@ -1,7 +1,8 @@
 """Fills tables into the pages at build time, so that no default, bound or meaning is written twice.
 
-`<!-- settings: run -->` becomes the fields of `TrainConfig`, `<!-- settings: sac -->` what `algo_kwargs` of SAC may
-hold, in groups; both come from the same fields that check a config and answer `rl-training describe`.
+`<!-- settings: run -->` becomes the fields of `TrainConfig`, `<!-- settings: sac -->` what `algo_kwargs` of
+SAC may hold, in groups; both come from the same fields that check a config and answer `rl-training
+describe`.
 """
 
 import re

@@ -1,8 +1,9 @@
 """The documentation does what it says: its code runs, its site builds, its table of algorithms is true.
 
-All Python blocks of a page run as one program in an empty directory. Of a `bash` block, the lines that start with
-`rl-training` run through the command line's `main`, with `*` expanded as a shell would. Blocks that are not meant to
-run are fenced as `text` or `yaml`. Budgets are shortened first (see `SHORTER`), so that a page takes about a second.
+All Python blocks of a page run as one program in an empty directory. Of a `bash` block, the lines that
+start with `rl-training` run through the command line's `main`, with `*` expanded as a shell would. Blocks
+that are not meant to run are fenced as `text` or `yaml`. Budgets are shortened first (see `SHORTER`), so
+that a page takes about a second.
 """
 
 import os
