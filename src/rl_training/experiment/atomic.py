@@ -1,0 +1,50 @@
+"""Replace a file in one step, so that a kill or a full disk leaves either the old file or the new one."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+@contextlib.contextmanager
+def replace_file(path: Path) -> Iterator[BinaryIO]:
+    """Open `<path>.tmp` for writing and rename it to `path` once its bytes are on the disk.
+
+    The temporary file lies in the same directory because a rename is atomic only within one file system.
+    If the block raises, it is removed and `path` stays as it was. One left behind by a kill is overwritten
+    by the next write to the same path.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename survive a power failure; not every file system offers this."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def reason(problem: OSError) -> str:
+    """The operating system's words for a failure, without the path that the caller's message names anyway."""
+    return problem.strerror or str(problem)
