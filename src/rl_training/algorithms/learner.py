@@ -123,6 +123,11 @@ class Learner(ABC):
     def descend(self, name: str, loss: Tensor) -> None:
         self.optimizers[name].apply(self.gradients(name, loss))
 
+    def discount(self, batch: Batch) -> float | Tensor:
+        """gamma, or gamma^n per row where the data holds n-step returns."""
+        gamma: float = self.config.gamma
+        return batch.get("discounts", gamma)
+
     # ---- the update
 
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:

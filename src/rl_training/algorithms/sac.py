@@ -85,11 +85,6 @@ class SAC(Learner):
         """The temperature as a constant that broadcasts over the batch, `[*S, 1]`."""
         return self.log_alpha.detach().exp().unsqueeze(-1) if self.learns_alpha else self.fixed_alpha
 
-    def discount(self, batch: Batch) -> float | Tensor:
-        """gamma, or gamma^n per row where the data holds n-step returns."""
-        gamma: float = self.config.gamma
-        return batch.get("discounts", gamma)
-
     def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, Losses]:
         """Regression of every critic on the soft Bellman target (eq. 5)."""
         with torch.no_grad():

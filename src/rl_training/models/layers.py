@@ -81,7 +81,7 @@ class LayerNorm(nn.Module):
 class MLP(nn.Module):
     """Linear -> (LayerNorm) -> ReLU for each hidden size, then a linear output.
 
-    `output_gain` scales the output layer's initialisation (the CQL family: 1e-2); None treats it as any layer.
+    `output_gain` scales the output layer's initialisation (CQL family: 1e-2); None treats it as any layer.
     """
 
     def __init__(
