@@ -35,7 +35,7 @@ format: $(DEV) ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 
 docs: $(DEV) ## build the documentation site into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
