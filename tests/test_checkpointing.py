@@ -218,6 +218,15 @@ def test_what_cannot_be_saved_is_named(tmp_path: Path, state: dict[str, Any], wh
     assert list(tmp_path.iterdir()) == []
 
 
+def test_header_that_no_reader_would_accept_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_format, "MAX_HEADER_BYTES", 1000)
+    with pytest.raises(ValueError, match="keep long lists of numbers in arrays"):
+        save_checkpoint(tmp_path / "x.safetensors", {"history": list(range(1000))})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_header_shows_everything_but_tensors(saved: Path) -> None:
     assert read_header(saved) == {
         "learner": {"w": None},

@@ -138,7 +138,12 @@ def _byte_chunks(value: Array) -> Iterator[bytes]:
     if value.nbytes == 0:
         return
     rows = value if value.ndim else value.reshape(1)
-    rows_per_chunk = max(1, CHUNK_BYTES * len(rows) // value.nbytes)
+    row_bytes = value.nbytes // len(rows)
+    if row_bytes > CHUNK_BYTES:
+        for row in rows:
+            yield from _byte_chunks(row)
+        return
+    rows_per_chunk = CHUNK_BYTES // row_bytes
     for start in range(0, len(rows), rows_per_chunk):
         part = rows[start : start + rows_per_chunk]
         if isinstance(part, torch.Tensor):
