@@ -5,8 +5,7 @@ The names below are imported when they are first used, so that `import rl_traini
 
 from rl_training.experiment.registry import ALGORITHMS
 from rl_training.lazy import lazy_exports
-
-__version__ = "0.1.0"
+from rl_training.version import VERSION as __version__
 
 _SOURCES = {entry.class_name: "rl_training.api.algorithms" for entry in ALGORITHMS.values()}
 _SOURCES["TrainConfig"] = "rl_training.experiment.config"

@@ -56,7 +56,7 @@ def _sentences(
     if kind in ("value_error", "assertion_error"):
         return _own_rule(name, detail)
     field = model.model_fields[name]
-    if kind == "missing":
+    if kind == "missing" and len(detail["loc"]) == 1:
         return [f"{name} is required: {field.description}"]
     return [_wrong_type(name, field, values[name])]
 

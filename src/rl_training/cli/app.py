@@ -1,0 +1,107 @@
+"""The commands put together, and how an error becomes an exit code.
+
+Nothing here may import torch or pydantic: each command imports what it needs when it runs, so that help and
+mistyped commands answer at once.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from rl_training.cli.configs import configs
+from rl_training.cli.demo import demo
+from rl_training.cli.describe import describe
+from rl_training.cli.evaluate import evaluate
+from rl_training.cli.examples import examples
+from rl_training.cli.predict import predict
+from rl_training.cli.resume import resume
+from rl_training.cli.train import train
+from rl_training.errors import UserError
+from rl_training.version import VERSION
+
+USER_ERROR = 2
+
+app = typer.Typer(
+    name="rl-training",
+    help="Train, evaluate, resume and use policies for continuous control.",
+    epilog=examples(
+        "rl-training demo",
+        "rl-training train --config sac/pendulum",
+        "rl-training evaluate --checkpoint runs/RUN",
+        "rl-training describe sac",
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(
+    epilog=examples(
+        "rl-training train --config sac/pendulum",
+        "rl-training train --config my_run.yaml --seed 3 --set algo_kwargs.gamma=0.98",
+    )
+)(train)
+app.command(epilog=examples("rl-training evaluate --checkpoint runs/RUN --episodes 20"))(evaluate)
+app.command("eval", hidden=True, help="The same as `evaluate`.")(evaluate)
+app.command(
+    epilog=examples(
+        'rl-training predict --checkpoint runs/RUN --obs "0.1, 0.2, 0.3"',
+        "rl-training predict --checkpoint runs/RUN --obs-file observations.npy",
+        "echo '[[0.1, 0.2, 0.3]]' | rl-training predict --checkpoint runs/RUN --obs-file -",
+    )
+)(predict)
+app.command(
+    epilog=examples(
+        "rl-training resume --checkpoint runs/RUN",
+        "rl-training resume --checkpoint runs/RUN --total-timesteps 50000",
+    )
+)(resume)
+app.command(epilog=examples("rl-training configs", "rl-training configs --show sac/pendulum > my_run.yaml"))(
+    configs
+)
+app.command(epilog=examples("rl-training describe sac"))(describe)
+app.command(epilog=examples("rl-training demo", "rl-training demo --seed 1 --output-dir /tmp/demo"))(demo)
+
+if find_spec("rl_training.cli.data") is not None:
+    app.add_typer(import_module("rl_training.cli.data").app, name="data")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rl-training {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; without `argv` the arguments of the process are used.
+
+    An expected problem becomes `error: ...` and code 2. Any other exception is a bug and keeps its traceback.
+    """
+    try:
+        app(args=None if argv is None else list(argv), prog_name="rl-training")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except UserError as error:
+        for line in str(error).splitlines():
+            typer.echo(f"error: {line}", err=True)
+        return USER_ERROR
+    return 0
+
+
+def entry_point() -> None:
+    """What the installed `rl-training` calls."""
+    sys.exit(main())

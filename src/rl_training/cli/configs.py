@@ -1,0 +1,29 @@
+"""`rl-training configs`."""
+
+from typing import Annotated
+
+import typer
+
+
+def configs(
+    show: Annotated[
+        str | None,
+        typer.Option("--show", metavar="NAME", help="Print this config as YAML instead of the list."),
+    ] = None,
+) -> None:
+    """List the packaged configs, or print one as a start for your own."""
+    from rl_training.cli.output import print_table
+    from rl_training.errors import ConfigError
+    from rl_training.experiment.config import list_packaged_configs
+    from rl_training.experiment.wording import did_you_mean
+
+    packaged = {config.name: config for config in list_packaged_configs()}
+    if show is None:
+        rows = [
+            (c.name, c.algo, c.env_id or "", f"{c.total_timesteps:,}", c.summary) for c in packaged.values()
+        ]
+        print_table(("name", "algo", "environment", "steps", "summary"), rows)
+    elif show in packaged:
+        typer.echo(packaged[show].text, nl=False)
+    else:
+        raise ConfigError(f"{show!r} is not a packaged config{did_you_mean(show, packaged)}")

@@ -1,0 +1,72 @@
+"""Observations given on the command line or in a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.errors import UserError
+from rl_training.experiment.wording import shown
+
+Array = NDArray[np.float64]
+
+
+def read_observations(text: str | None, file: str | None) -> Array:
+    """One observation from `text`, or one per row from `file` (`-` is standard input)."""
+    if (text is None) == (file is None):
+        raise UserError('give either --obs "0.1, 0.2, 0.3" or --obs-file FILE')
+    if file is None:
+        return _checked(text or "", "--obs", _one_row)
+    if file == "-":
+        return _checked(sys.stdin.read(), "standard input", _rows)
+    return _from_file(Path(file))
+
+
+def _from_file(path: Path) -> Array:
+    readers = {".npy": _from_npy, ".csv": _from_text, ".json": _from_text}
+    if path.suffix not in readers:
+        raise UserError(f"--obs-file must end in .npy, .csv or .json, got {str(path)!r}")
+    try:
+        return readers[path.suffix](path)
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--obs-file {path} cannot be read: {reason}") from None
+
+
+def _from_npy(path: Path) -> Array:
+    try:
+        return np.load(path).astype(np.float64)
+    except (ValueError, TypeError, AttributeError):
+        raise UserError(f"--obs-file {path} does not hold one array of numbers") from None
+
+
+def _from_text(path: Path) -> Array:
+    return _checked(path.read_text(encoding="utf-8", errors="replace"), f"--obs-file {path}", _rows)
+
+
+def _checked(text: str, source: str, parse: Callable[[str], object]) -> Array:
+    try:
+        return np.asarray(parse(text), dtype=np.float64)
+    except (ValueError, TypeError):
+        raise UserError(
+            f"{source} must hold numbers, the same count in every row, got {shown(text)}"
+        ) from None
+
+
+def _one_row(text: str) -> list[float]:
+    return [float(number) for number in text.strip().strip("[]").split(",")]
+
+
+def _rows(text: str) -> object:
+    """JSON, or lines of comma-separated numbers; a first line of names is skipped."""
+    if text.lstrip().startswith("["):
+        return json.loads(text)
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and any(character.isalpha() for character in lines[0].lower().replace("e", "")):
+        lines = lines[1:]
+    return [_one_row(line) for line in lines]

@@ -1,0 +1,23 @@
+"""Options that several commands share, so that they read the same everywhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+CheckpointOption = Annotated[
+    Path,
+    typer.Option(
+        "--checkpoint", "-k", help="Checkpoint file, or a run directory (its newest checkpoint is used)."
+    ),
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Where to compute: auto, cpu, cuda, cuda:N or mps.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of every random stream of the run.")]
+OutputDirOption = Annotated[
+    Path | None, typer.Option("--output-dir", "-o", help="Directory in which the run directory is created.")
+]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress and no table; print only the run directory.")
+]

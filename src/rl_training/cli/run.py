@@ -1,0 +1,55 @@
+"""What `train`, `resume` and `demo` share: the progress bar, the final table and the exit code."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rl_training.cli.output import print_table
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.default_manager import DefaultExperimentManager
+
+if TYPE_CHECKING:
+    from rl_training.runtime.trainer import TrainResult
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_and_report(config: TrainConfig, *, quiet: bool) -> None:
+    """Train as configured and print the result."""
+    report(DefaultExperimentManager().setup(config, callbacks=progress(quiet)).train(), quiet=quiet)
+
+
+def progress(quiet: bool) -> list[Any]:
+    return []
+
+
+def report(result: TrainResult, *, quiet: bool) -> None:
+    """Print the result; a run stopped by a signal says how to resume and exits with 128 + signal, like a shell."""
+    if result.metrics.get("signal") in _INTERRUPTS:
+        typer.echo(
+            f"saved {result.checkpoint_path}; "
+            f"resume with: rl-training resume --checkpoint {result.checkpoint_path}",
+            err=True,
+        )
+        raise typer.Exit(128 + int(result.metrics["signal"]))
+    if quiet:
+        typer.echo(str(result.run_dir))
+    else:
+        print_table(("result", "value"), _result_rows(result))
+
+
+def _result_rows(result: TrainResult) -> list[tuple[str, str]]:
+    metrics = result.metrics
+    rows = [("steps", f"{metrics['global_step']:,}"), ("gradient updates", f"{metrics['gradient_steps']:,}")]
+    if metrics.get("eval_return_mean") is not None:
+        spread = f"{metrics['eval_return_mean']:.1f} ± {metrics['eval_return_std']:.1f}"
+        rows.append((f"return over {metrics['eval_episodes']} episodes", spread))
+    rows += [("checkpoint", str(result.checkpoint_path)), ("run directory", str(result.run_dir))]
+    curve = Path(result.run_dir) / "learning_curve.png"
+    if curve.is_file():
+        rows.append(("learning curve", str(curve)))
+    return rows

@@ -1,0 +1,3 @@
+"""The version of the package, written once."""
+
+VERSION = "0.1.0"
