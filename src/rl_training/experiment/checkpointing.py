@@ -23,9 +23,9 @@ from rl_training.experiment.checkpoint_format import (
     encode,
     write_safetensors,
 )
+from rl_training.experiment.runs import CHECKPOINT_FOLDER
 
 FORMAT_VERSION = 1
-CHECKPOINT_FOLDER = "checkpoints"
 BEST_NAME = "best.safetensors"
 _STEP_NAME = re.compile(r"step_([0-9]+)\.safetensors")
 

@@ -1,0 +1,128 @@
+"""Run directories and the small files in them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import platform
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import UserError
+from rl_training.experiment.atomic import reason, replace_file
+from rl_training.version import VERSION
+
+CONFIG_FILE = "config.yaml"
+SUMMARY_FILE = "summary.json"
+CHECKPOINT_FOLDER = "checkpoints"
+
+
+def create_run_dir(output_dir: str | Path, name: str, suffix: str | None = None) -> Path:
+    """Create `<output_dir>/<name>[-<suffix>]` with an empty `checkpoints` folder.
+
+    A name that is taken gets a number, `-2` and so on; two processes that start at once get different ones.
+    Characters that a path cannot hold everywhere, such as the `/` of some environment ids, become `-`.
+    """
+    parts = [name] if suffix is None else [name, suffix]
+    stem = re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join(parts)).strip("-.") or "run"
+    parent = Path(output_dir).expanduser()
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        run_dir = parent / stem
+        for number in itertools.count(2):
+            with contextlib.suppress(FileExistsError):
+                run_dir.mkdir()
+                break
+            run_dir = parent / f"{stem}-{number}"
+        (run_dir / CHECKPOINT_FOLDER).mkdir()
+    except OSError as problem:
+        raise UserError(
+            f"output_dir {output_dir} cannot be written: {reason(problem)}; name a directory you can write to"
+        ) from problem
+    return run_dir
+
+
+def write_text_atomic(path: str | Path, text: str) -> None:
+    """Replace a text file in one step: a reader sees the old text or the new one, never half of it."""
+    try:
+        with replace_file(Path(path)) as file:
+            file.write(text.encode())
+    except OSError as problem:
+        raise UserError(
+            f"cannot write {path}: {reason(problem)}; free space or name another directory"
+        ) from problem
+
+
+def write_json_atomic(path: str | Path, value: Any) -> None:
+    """Replace a JSON file in one step; numbers that are not finite become null, which every parser reads."""
+    write_text_atomic(path, json.dumps(plain_json(value), indent=2) + "\n")
+
+
+def plain_json(value: Any) -> Any:
+    """The value with numpy and torch numbers as Python ones and NaN or infinity as `None`."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that a result depends on, read without importing the libraries."""
+    versions = {"python": platform.python_version(), "rl_training": VERSION}
+    for package in ("torch", "numpy", "gymnasium"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Sixteen hex digits that are equal for equal configs, whatever the order of their keys."""
+    text = json.dumps(plain_json(config), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def summarize_run(
+    config: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    *,
+    stop_reason: str,
+    started_at: float,
+    finished_at: float,
+) -> dict[str, Any]:
+    """What `summary.json` holds; the times are seconds since the epoch."""
+    return {
+        "algo": config.get("algo"),
+        "env_id": config.get("env_id"),
+        "seed": config.get("seed"),
+        "stop_reason": stop_reason,
+        "metrics": dict(metrics),
+        "timing": {
+            "started": _utc(started_at),
+            "finished": _utc(finished_at),
+            "seconds": round(finished_at - started_at, 3),
+        },
+        "config_hash": config_hash(config),
+    }
+
+
+def write_summary(run_dir: str | Path, summary: Mapping[str, Any]) -> Path:
+    """Write `summary.json`, with the library versions added, and return its path."""
+    path = Path(run_dir) / SUMMARY_FILE
+    write_json_atomic(path, {**summary, "versions": library_versions()})
+    return path
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
