@@ -1,0 +1,1 @@
+"""Runs: collecting, training, evaluating, and the workflows built of them."""

@@ -1,0 +1,140 @@
+"""How good a policy is: whole episodes in environments of their own, with seeds of their own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rl_training.errors import EnvironmentProblem, UserError
+from rl_training.runtime.environments import check_spaces, episode_seed, make_env
+from rl_training.runtime.vector_envs import FAULT, GuardedEnv
+
+POLICY_ROWS = 8
+"""Episodes played at a time, and rows in every call of the policy.
+
+A matrix product rounds differently for 8 rows than for 3, which chaotic environments turn into other returns.
+Always asking for the same number of rows makes an episode's result independent of how many are played.
+"""
+
+
+class ActingPolicy(Protocol):
+    """Observations `[n, obs_dim]` in, actions `[n, action_dim]` in the environment's units out."""
+
+    def act(self, obs: npt.NDArray[Any], deterministic: bool = True) -> npt.NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Undiscounted returns, in the environment's own rewards, and lengths, by episode number."""
+
+    returns: npt.NDArray[np.float64]
+    lengths: npt.NDArray[np.int64]
+
+    @property
+    def return_mean(self) -> float:
+        return float(self.returns.mean())
+
+    @property
+    def return_std(self) -> float:
+        """Spread over these episodes (population form)."""
+        return float(self.returns.std())
+
+
+class Seat:
+    """One environment in which episode after episode is played."""
+
+    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None) -> None:
+        self.env_id = env_id
+        self.env = GuardedEnv(make_env(env_id, env_kwargs))
+        self.episode, self.ret, self.length = 0, 0.0, 0
+
+    def begin(self, episode: int, seed: int) -> npt.NDArray[Any]:
+        self.episode, self.ret, self.length = episode, 0.0, 0
+        obs, info = self.env.reset(seed=episode_seed(seed, "eval", episode))
+        if info:
+            raise EnvironmentProblem(f"evaluation episode {episode} (reset) of {self.env_id!r} {info[FAULT]}")
+        return np.asarray(obs)
+
+    def play(self, action: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], bool]:
+        """The next observation, and whether the episode has ended with it."""
+        self.length += 1
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if info:
+            sound = np.isfinite(action).all()
+            event = info[FAULT] if sound else f"was given the action {action.tolist()}, which is not finite"
+            place = f"evaluation episode {self.episode} (step {self.length})"
+            raise EnvironmentProblem(f"{place} of {self.env_id!r} {event}")
+        self.ret += reward
+        return obs, bool(terminated or truncated)
+
+
+def evaluate_policy(
+    policy: ActingPolicy,
+    env_id: str,
+    env_kwargs: Mapping[str, Any] | None,
+    num_episodes: int,
+    seed: int,
+    *,
+    deterministic: bool = True,
+    on_episode: Callable[[int, float, int], None] | None = None,
+    max_episode_steps: int = 100_000,
+) -> EvalResult:
+    """Play `num_episodes` episodes; `on_episode(number, return, length)` hears of each as it ends.
+
+    Episode k starts from a seed made of (seed, k), and its result depends neither on the other episodes nor on
+    any global random state (a stochastic policy draws from its own generator, in the order of the calls).
+    `max_episode_steps` cuts the episodes of an environment that has no time limit of its own.
+    """
+    if num_episodes < 1:
+        raise UserError(f"num_episodes must be >= 1, got {num_episodes}")
+    returns, lengths = np.zeros(num_episodes), np.zeros(num_episodes, dtype=np.int64)
+    waiting = iter(range(num_episodes))
+    with ExitStack() as closing:
+        seats = take_seats(env_id, env_kwargs, min(num_episodes, POLICY_ROWS), closing)
+        obs_dim = check_spaces(env_id, seats[0].env.observation_space, seats[0].env.action_space).obs_dim
+        obs = np.zeros((POLICY_ROWS, obs_dim), dtype=np.float32)
+        for row, seat in enumerate(seats):
+            obs[row] = seat.begin(next(waiting), seed)
+        playing = dict(enumerate(seats))
+        while playing:
+            actions = policy.act(obs, deterministic=deterministic)
+            for row, seat in list(playing.items()):
+                obs[row], ended = seat.play(actions[row])
+                if not ended and seat.length < max_episode_steps:
+                    continue
+                if not ended:
+                    warn_of_cut(env_id, max_episode_steps)
+                returns[seat.episode], lengths[seat.episode] = seat.ret, seat.length
+                if on_episode is not None:
+                    on_episode(seat.episode, seat.ret, seat.length)
+                following = next(waiting, None)
+                if following is None:
+                    del playing[row]
+                else:
+                    obs[row] = seat.begin(following, seed)
+    return EvalResult(returns, lengths)
+
+
+def take_seats(
+    env_id: str, env_kwargs: Mapping[str, Any] | None, count: int, closing: ExitStack
+) -> list[Seat]:
+    """`count` environments, each closed with `closing` even if a later one cannot be created."""
+    seats = []
+    for _ in range(count):
+        seats.append(Seat(env_id, env_kwargs))
+        closing.callback(seats[-1].env.close)
+    return seats
+
+
+def warn_of_cut(env_id: str, max_episode_steps: int) -> None:
+    warnings.warn(
+        f"evaluation episodes of {env_id!r} were cut after {max_episode_steps} steps without an end; "
+        "register the environment with max_episode_steps, or pass it in env_kwargs",
+        stacklevel=3,
+    )

@@ -1,0 +1,242 @@
+"""Several environments side by side, in this process or one process each, that are never reset unasked.
+
+Both kinds are Gymnasium vector environments with `AutoresetMode.DISABLED`. The arrays they return belong to
+them and change with the next call.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+
+from rl_training.errors import EnvironmentProblem
+from rl_training.runtime.environments import Env, describe_error, make_env, quiet_gymnasium
+
+FAULT = "fault"
+"""Key of the infos under which a sub-environment reports that it raised."""
+
+SOUND_SQUARED_LENGTH = 1e76
+"""An observation that is shorter has neither NaN nor anything beyond the range of float32 in it."""
+
+GRACE_SECONDS = 3
+"""How long a worker process outlives a request to terminate, and how long closing waits for it."""
+
+
+def make_vector_env(
+    env_id: str, env_kwargs: Mapping[str, Any], num_envs: int, *, async_envs: bool = False
+) -> SerialVectorEnv | AsyncVectorEnv[Any, Any]:
+    """`num_envs` copies of an environment; `async_envs` gives each a process of its own."""
+    factories = [EnvFactory(env_id, env_kwargs, index) for index in range(num_envs)]
+    if not async_envs:
+        return SerialVectorEnv(factories)
+    try:
+        with quiet_gymnasium():
+            return AsyncVectorEnv(factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+    except EnvironmentProblem:
+        raise
+    except Exception as error:
+        problem = describe_error(error)
+    # Raised out here so that no traceback keeps the half-built vector environment, and its workers, alive.
+    raise EnvironmentProblem(
+        f"a worker process could not create environment {env_id!r} ({problem}); register it in a module that "
+        "workers can import and write 'module:EnvId', or use async_envs=False"
+    )
+
+
+def close_vector_env(envs: SerialVectorEnv | AsyncVectorEnv[Any, Any]) -> None:
+    """Close every sub-environment; workers that are dead, or too slow to answer, are killed."""
+    if not isinstance(envs, AsyncVectorEnv):
+        envs.close()
+        return
+    try:
+        with quiet_gymnasium():
+            envs.close(timeout=GRACE_SECONDS)
+    except Exception:
+        for process in envs.processes:
+            process.kill()
+            process.join()
+        envs.closed = True
+
+
+def failing_part(envs: SerialVectorEnv | AsyncVectorEnv[Any, Any]) -> str:
+    """What to blame when a vector environment itself raises: the worker that died, if one did."""
+    if isinstance(envs, AsyncVectorEnv):
+        for index, process in enumerate(envs.processes):
+            process.join(timeout=0.1)
+            if not process.is_alive():
+                return f"the process of environment {index} (exit code {process.exitcode})"
+    return "the set of environments"
+
+
+class EnvFactory:
+    """Creates sub-environment `index`, in whatever process it is to live."""
+
+    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any], index: int) -> None:
+        self.env_id, self.env_kwargs, self.index = env_id, dict(env_kwargs), index
+        self.owner = os.getpid()
+
+    def __call__(self) -> GuardedEnv:
+        if os.getpid() != self.owner:
+            leave_signals_to_the_parent()
+        return GuardedEnv(make_env(self.env_id, self.env_kwargs), self.index)
+
+
+def leave_signals_to_the_parent() -> None:
+    """Let a worker survive Ctrl-C, and survive SIGTERM for long enough.
+
+    A terminal sends Ctrl-C to every process of the run, `timeout` and batch systems do so with SIGTERM, while
+    the parent wants to finish its step and save. The alarm sees to it that a worker asked to terminate does
+    end, also where the parent's own handler was inherited.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_SECONDS))
+
+
+class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """A sub-environment that says in its infos what went wrong, instead of raising or returning nonsense.
+
+    So both kinds of vector environment fail the same way: it is known which one failed, the others stay in
+    order, workers stay alive, and no exception has to be sent between processes. Other infos are dropped:
+    nothing here reads them, and gathering them costs more than the step of a cheap environment.
+    """
+
+    def __init__(self, env: Env, index: int = 0) -> None:
+        super().__init__(env)
+        self.index = index
+        self._obs_shape = self.observation_space.shape
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        try:
+            obs, reward, terminated, truncated, _ = self.env.step(action)
+            reward = float(reward)
+            complaint = self._complaint(obs)
+        except Exception as error:
+            return self._no_observation(), 0.0, False, False, {FAULT: f"raised {describe_error(error)}"}
+        if not math.isfinite(reward):
+            complaint = f"returned the reward {reward}, which is not finite"
+        if complaint:
+            return self._no_observation(), 0.0, False, False, {FAULT: complaint}
+        return obs, reward, terminated, truncated, {}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        try:
+            obs, _ = self.env.reset(seed=seed)
+            complaint = self._complaint(obs)
+        except Exception as error:
+            complaint = f"raised {describe_error(error)}"
+        return (self._no_observation(), {FAULT: complaint}) if complaint else (obs, {})
+
+    def replay(
+        self, seeds: Sequence[int], actions: Sequence[npt.NDArray[Any]]
+    ) -> tuple[npt.NDArray[Any], bool, str | None]:
+        """Live through an episode again: the last observation, whether the episode ended, what went wrong.
+
+        Every sub-environment is called with the lists for all and picks its own, as vector environments pass
+        the same arguments to each.
+        """
+        obs, info = self.reset(seed=seeds[self.index])
+        ended = False
+        for action in actions[self.index]:
+            if ended or info:
+                break
+            obs, _, terminated, truncated, info = self.step(action)
+            ended = bool(terminated or truncated)
+        return np.array(obs), ended, info.get(FAULT)
+
+    def close(self) -> None:
+        """Close what can be closed: an error here must not hide the one that ended the run."""
+        with suppress(Exception):
+            super().close()
+
+    def _complaint(self, obs: Any) -> str | None:
+        """What is wrong with an observation. Its squared length tells quickly that all numbers are sound."""
+        if np.shape(obs) == self._obs_shape and float(np.vdot(obs, obs)) < SOUND_SQUARED_LENGTH:
+            return None
+        if np.shape(obs) != self._obs_shape:
+            return f"returned an observation of shape {np.shape(obs)}, its space says {self._obs_shape}"
+        with np.errstate(over="ignore"):
+            values = np.asarray(obs, dtype=np.float32)
+        bad = np.flatnonzero(~np.isfinite(values))
+        if not len(bad):
+            return None
+        return f"returned an observation whose entry {bad[0]} is {values[bad[0]]}, which is not finite"
+
+    def _no_observation(self) -> npt.NDArray[Any]:
+        return np.zeros(self._obs_shape or (), dtype=self.observation_space.dtype)
+
+
+class SerialVectorEnv(VectorEnv[Any, Any, Any]):
+    """Sub-environments that are stepped one after the other, in this process.
+
+    What `gymnasium.vector.SyncVectorEnv` does, for flat boxes only: without its generality a step costs
+    2 µs instead of 14 µs on top of the environment's own (Pendulum takes 15 µs).
+    """
+
+    def __init__(self, factories: Sequence[Callable[[], GuardedEnv]]) -> None:
+        self.envs: list[GuardedEnv] = []
+        try:
+            self.envs.extend(factory() for factory in factories)
+        except BaseException:
+            self.close()
+            raise
+        self.num_envs = len(self.envs)
+        self.metadata = {**self.envs[0].metadata, "autoreset_mode": AutoresetMode.DISABLED}
+        self.single_observation_space = self.envs[0].observation_space
+        self.single_action_space = self.envs[0].action_space
+        shape = self.single_observation_space.shape or ()
+        self._obs = np.zeros((self.num_envs, *shape), dtype=self.single_observation_space.dtype)
+        self._rewards = np.zeros(self.num_envs)
+        self._terminated = np.zeros(self.num_envs, dtype=np.bool_)
+        self._truncated = np.zeros(self.num_envs, dtype=np.bool_)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+        """Reset all, or those where `options["reset_mask"]` is set, each with its own entry of `seed`."""
+        seeds = seed if isinstance(seed, Sequence) else [seed] * self.num_envs
+        mask = options["reset_mask"] if options else np.ones(self.num_envs, dtype=np.bool_)
+        faults: dict[int, str] = {}
+        for index, env in enumerate(self.envs):
+            if mask[index]:
+                self._obs[index], info = env.reset(seed=seeds[index])
+                if info:
+                    faults[index] = info[FAULT]
+        return self._obs, self._as_infos(faults)
+
+    def step(
+        self, actions: npt.NDArray[Any]
+    ) -> tuple[
+        npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]
+    ]:
+        """Step all; none may be finished."""
+        obs, rewards, terminated, truncated = self._obs, self._rewards, self._terminated, self._truncated
+        faults: dict[int, str] = {}
+        for index, env in enumerate(self.envs):
+            obs[index], rewards[index], terminated[index], truncated[index], info = env.step(actions[index])
+            if info:
+                faults[index] = info[FAULT]
+        return obs, rewards, terminated, truncated, self._as_infos(faults) if faults else {}
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The method `name` of every sub-environment, with the same arguments."""
+        return tuple(getattr(env, name)(*args, **kwargs) for env in self.envs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        for env in self.envs:
+            env.close()
+
+    def _as_infos(self, faults: Mapping[int, str]) -> dict[str, Any]:
+        return {FAULT: [faults.get(index) for index in range(self.num_envs)]} if faults else {}
