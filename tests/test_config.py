@@ -128,6 +128,21 @@ def test_mistakes_of_a_nested_config_name_the_whole_path() -> None:
     ]
 
 
+class Part(ConfigModel):
+    weight: float = setting(1.0, "share", gt=0)
+
+
+class Mix(ConfigModel):
+    parts: tuple[Part, ...] = setting((), "what is mixed")
+
+
+def test_mistakes_in_a_list_of_configs_name_the_entry() -> None:
+    assert mistakes({"parts": [{}, {"weight": 0}]}, Mix) == ["parts[1].weight must be > 0, got 0.0"]
+    assert mistakes({"parts": [{}, 3]}, Mix) == ["parts must be a list of mappings, got [{}, 3]"]
+    assert Mix.build({"parts": [{"weight": 2}]}).parts == (Part(weight=2.0),)
+    assert [row.name for row in describe_fields(Mix)] == ["parts", "parts.weight"]
+
+
 def test_integers_stand_for_numbers_and_lists_for_tuples() -> None:
     config = ToyConfig.build({"gamma": 1, "hidden_sizes": [8, 4], "clip_range": [0, 1.5], "alpha": 2})
     assert (config.gamma, config.hidden_sizes, config.clip_range, config.alpha) == (

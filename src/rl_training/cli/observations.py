@@ -40,7 +40,7 @@ def _from_file(path: Path) -> Array:
 
 def _from_npy(path: Path) -> Array:
     try:
-        return np.load(path).astype(np.float64)
+        return np.asarray(np.load(path), dtype=np.float64)
     except (ValueError, TypeError, AttributeError):
         raise UserError(f"--obs-file {path} does not hold one array of numbers") from None
 

@@ -19,13 +19,8 @@ def resume(
     quiet: QuietOption = False,
 ) -> None:
     """Continue a run exactly where its checkpoint was saved."""
-    from rl_training.cli.run import progress, report
+    from rl_training.cli.run import report
     from rl_training.runtime.workflows import resume_training
 
-    result = resume_training(
-        checkpoint,
-        total_timesteps=total_timesteps,
-        output_dir=output_dir,
-        callbacks=progress(quiet),
-    )
+    result = resume_training(checkpoint, total_timesteps=total_timesteps, output_dir=output_dir)
     report(result, quiet=quiet)

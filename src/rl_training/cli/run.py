@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,22 +13,18 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.default_manager import DefaultExperimentManager
 
 if TYPE_CHECKING:
-    from rl_training.runtime.trainer import TrainResult
+    from rl_training.runtime.run import TrainResult
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_and_report(config: TrainConfig, *, quiet: bool) -> None:
     """Train as configured and print the result."""
-    report(DefaultExperimentManager().setup(config, callbacks=progress(quiet)).train(), quiet=quiet)
-
-
-def progress(quiet: bool) -> list[Any]:
-    return []
+    report(DefaultExperimentManager().setup(config).train(), quiet=quiet)
 
 
 def report(result: TrainResult, *, quiet: bool) -> None:
-    """Print the result; a run stopped by a signal says how to resume and exits with 128 + signal, like a shell."""
+    """Print the result; a run stopped by a signal says how to resume and exits as a shell would."""
     if result.metrics.get("signal") in _INTERRUPTS:
         typer.echo(
             f"saved {result.checkpoint_path}; "

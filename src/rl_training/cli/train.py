@@ -23,8 +23,11 @@ def train(
     quiet: QuietOption = False,
 ) -> None:
     """Train a policy as a config says, and evaluate it."""
-    from rl_training.cli.run import run_and_report
     from rl_training.experiment.config import load_config
 
     options = as_overrides(seed=seed, output_dir=output_dir, device=device)
-    run_and_report(load_config(config, [*(changes or []), *options]), quiet=quiet)
+    checked = load_config(config, [*(changes or []), *options])
+
+    from rl_training.cli.run import run_and_report
+
+    run_and_report(checked, quiet=quiet)

@@ -54,7 +54,8 @@ def _sentences(
     if kind == BOUND_ERROR:
         return [f"{name}{detail['msg']}"]
     if kind in ("value_error", "assertion_error"):
-        return _own_rule(name, detail)
+        entry = "".join(f"[{part}]" for part in detail["loc"][1:] if isinstance(part, int))
+        return _own_rule(name + entry, detail)
     field = model.model_fields[name]
     if kind == "missing" and len(detail["loc"]) == 1:
         return [f"{name} is required: {field.description}"]

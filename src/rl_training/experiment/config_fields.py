@@ -126,5 +126,6 @@ def _alternatives(annotation: Any) -> list[str]:
 
 
 def _tuple_words(parts: tuple[Any, ...]) -> str:
-    plural = _WORDS.get(parts[0], ("value", "values"))[1]
+    nested = isinstance(parts[0], type) and issubclass(parts[0], BaseModel)
+    plural = _WORDS.get(dict if nested else parts[0], ("value", "values"))[1]
     return f"list of {plural}" if parts[-1] is Ellipsis else f"list of {len(parts)} {plural}"

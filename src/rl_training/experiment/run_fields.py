@@ -42,11 +42,15 @@ class ControlFields(ConfigModel):
         "steps, counted like total_timesteps, that the schedule spans; null = all of the first run",
         ge=1,
     )
+    schedule_groups: Literal["all", "actor", "critic"] = setting(
+        "all", "networks whose learning rate follows the schedule"
+    )
     keep_checkpoints: int = setting(3, "newest checkpoints that are kept", ge=1)
     save_best: bool = setting(True, "also keep the checkpoint with the best evaluation")
     compile: Literal["auto"] | bool = setting(
         "auto", "torch.compile for the update; auto = where the run is long enough to gain"
     )
+    eval_deterministic: bool = setting(True, "evaluate the policy's best action; false samples from it")
     eval_seed: int | None = setting(None, "seed of the evaluation episodes; null = derived from seed", ge=0)
 
     @model_validator(mode="after")

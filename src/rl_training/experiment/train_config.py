@@ -31,7 +31,7 @@ class TrainConfig(ConfigModel):
     output_dir: str = setting("runs", "directory that receives the run directory")
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps; auto takes a GPU when there is one")
     num_envs: int = setting(1, "environments stepped side by side while collecting", ge=1)
-    eval_episodes: int = setting(10, "episodes of one evaluation", ge=1)
+    eval_episodes: int = setting(10, "episodes of one evaluation; 0 never evaluates", ge=0)
     log_interval: int = setting(1000, "steps between two rows of training metrics", ge=1)
     checkpoint_interval: int = setting(5000, "steps between two checkpoints; 0 saves only the last", ge=0)
     tags: tuple[str, ...] = setting((), "free words stored with the run")

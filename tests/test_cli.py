@@ -1,0 +1,369 @@
+"""The command line: what each command calls, what it prints, and its exit codes.
+
+Training itself is replaced by a recorder here, so that these tests are about the command line alone.
+"""
+
+import io
+import json
+import signal
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_training.cli import main
+from rl_training.errors import CheckpointError, RunFailed
+from rl_training.experiment.config import setting
+from rl_training.experiment.run_fields import OnlineFields
+
+
+class FakeConfig(OnlineFields):
+    learning_rate: float = setting(3e-4, "step size", gt=0)
+    gamma: float = setting(0.99, "discount", ge=0, le=1)
+    hidden_sizes: tuple[int, ...] = setting((256, 256), "widths", ge=1)
+
+
+class Recorder:
+    """Stands in for the runtime: remembers the calls and answers with a fixed result."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.problem: BaseException | None = None
+        metrics = {
+            "global_step": 10_000,
+            "gradient_steps": 9_000,
+            "eval_return_mean": -150.26,
+            "eval_return_std": 80.0,
+            "eval_episodes": 20,
+            "signal": None,
+        }
+        checkpoint = run_dir / "checkpoints" / "step_10000.safetensors"
+        self.result = SimpleNamespace(run_dir=run_dir, checkpoint_path=checkpoint, metrics=metrics)
+
+    def answer(self, name: str, value: Any, **arguments: Any) -> Any:
+        self.calls.append((name, arguments))
+        if self.problem is not None:
+            raise self.problem
+        return value
+
+    def setup(self, config: Any, callbacks: Any = None) -> Any:
+        return SimpleNamespace(
+            train=lambda: self.answer("train", self.result, config=config, callbacks=callbacks)
+        )
+
+    def evaluate_checkpoint(self, path: Path, **options: Any) -> Any:
+        metrics = {"eval_return_mean": -150.0, "eval_return_std": float("nan"), "eval_episodes": 3}
+        return self.answer("evaluate", metrics, path=path, **options)
+
+    def predict_checkpoint(self, path: Path, obs: Any, **options: Any) -> Any:
+        return self.answer("predict", np.asarray(obs)[..., :1] * 2, path=path, obs=np.asarray(obs), **options)
+
+    def resume_training(self, path: Path, **options: Any) -> Any:
+        return self.answer("resume", self.result, path=path, **options)
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
+    recorder = Recorder(tmp_path / "run")
+    modules = {
+        "rl_training.experiment.default_manager": {"DefaultExperimentManager": lambda: recorder},
+        "rl_training.runtime.sac_trainer": {"RECIPE": SimpleNamespace(config=FakeConfig, learner=None)},
+        "rl_training.runtime.workflows": {
+            name: getattr(recorder, name)
+            for name in ("evaluate_checkpoint", "predict_checkpoint", "resume_training")
+        },
+    }
+    for name, members in modules.items():
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "rl_training.cli.run", raising=False)
+    return recorder
+
+
+def error_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    return printed.err.splitlines()
+
+
+# ---- train, demo, resume
+
+
+def test_train_passes_file_overrides_and_options_to_the_manager(runtime: Recorder, tmp_path: Path) -> None:
+    overrides = ["--set", "algo_kwargs.gamma=0.98", "--set", "algo_kwargs.learning_rate=1e-4"]
+    options = ["--seed", "5", "--output-dir", str(tmp_path / "1e5"), "--device", "cpu"]
+    assert main(["train", "--config", "sac/pendulum", *overrides, *options]) == 0
+    ((name, arguments),) = runtime.calls
+    config = arguments["config"]
+    assert name == "train"
+    assert (config.algo, config.seed, config.device) == ("sac", 5, "cpu")
+    assert config.output_dir == str(tmp_path / "1e5")
+    assert config.algo_kwargs["gamma"] == 0.98 and config.algo_kwargs["learning_rate"] == 1e-4
+
+
+def test_train_ends_with_the_result(
+    runtime: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "learning_curve.png").touch()
+    assert main(["train", "-c", "sac/pendulum"]) == 0
+    printed = capsys.readouterr().out
+    for text in ("10,000", "9,000", "return over 20 episodes", "-150.3 ± 80.0"):
+        assert text in printed
+    assert "learning_curve.png" in printed.replace("\n", "")
+
+
+def test_a_run_without_evaluation_prints_no_return(
+    runtime: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.result.metrics.update(eval_return_mean=None, eval_return_std=None)
+    assert main(["train", "-c", "sac/pendulum"]) == 0
+    assert "return over" not in capsys.readouterr().out
+
+
+def test_quiet_prints_only_the_run_directory(runtime: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "-c", "sac/pendulum", "--quiet"]) == 0
+    assert capsys.readouterr().out == f"{runtime.result.run_dir}\n"
+
+
+def test_demo_trains_the_packaged_demo(runtime: Recorder, tmp_path: Path) -> None:
+    assert main(["demo", "--seed", "2", "-o", str(tmp_path)]) == 0
+    config = runtime.calls[0][1]["config"]
+    assert (config.env_id, config.seed, config.output_dir) == ("Pendulum-v1", 2, str(tmp_path))
+
+
+def test_resume_passes_the_new_total(runtime: Recorder, tmp_path: Path) -> None:
+    arguments = ["--checkpoint", "runs/x", "--total-timesteps", "50", "--output-dir", str(tmp_path)]
+    assert main(["resume", *arguments]) == 0
+    ((name, given),) = runtime.calls
+    assert name == "resume"
+    assert (given["path"], given["total_timesteps"], given["output_dir"]) == (Path("runs/x"), 50, tmp_path)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("command", [["train", "-c", "sac/pendulum"], ["resume", "--checkpoint", "x"]])
+def test_an_interrupted_run_says_how_to_resume(
+    runtime: Recorder, capsys: pytest.CaptureFixture[str], command: list[str], number: int, code: int
+) -> None:
+    runtime.result.metrics["signal"] = int(number)
+    assert main(command) == code
+    path = runtime.result.checkpoint_path
+    assert error_lines(capsys) == [f"saved {path}; resume with: rl-training resume --checkpoint {path}"]
+
+
+# ---- evaluate, predict
+
+
+@pytest.mark.parametrize("command", ["evaluate", "eval"])
+def test_evaluate_prints_json(runtime: Recorder, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main([command, "--checkpoint", "runs/x", "--episodes", "3", "--device", "cpu"]) == 0
+    expected = {"eval_return_mean": -150.0, "eval_return_std": None, "eval_episodes": 3}
+    assert json.loads(capsys.readouterr().out) == expected
+    assert runtime.calls == [("evaluate", {"path": Path("runs/x"), "num_episodes": 3, "device": "cpu"})]
+
+
+def predicted(runtime: Recorder, capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(["predict", "--checkpoint", "runs/x", *arguments]) == 0
+    return json.loads(capsys.readouterr().out), runtime.calls[-1][1]["obs"].tolist()
+
+
+@pytest.mark.parametrize("text", ["-0.5, 0.2, 3e-1", "[-0.5, 0.2, 0.3]"])
+def test_predict_one_observation(runtime: Recorder, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    assert predicted(runtime, capsys, "--obs", text) == ([-1.0], [-0.5, 0.2, 0.3])
+
+
+ROWS = [[0.5, 0.25], [1.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("obs.json", "[[0.5, 0.25], [1, 2]]"),
+        ("obs.csv", "0.5,0.25\n1,2\n"),
+        ("obs.csv", "position,speed\n0.5,2.5e-1\n\n1,2\n"),
+    ],
+)
+def test_predict_from_a_text_file(
+    runtime: Recorder, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    assert predicted(runtime, capsys, "--obs-file", str(tmp_path / name)) == ([[1.0], [2.0]], ROWS)
+
+
+def test_predict_from_an_array_file(
+    runtime: Recorder, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    np.save(tmp_path / "obs.npy", np.array(ROWS, dtype=np.float32))
+    assert predicted(runtime, capsys, "--obs-file", str(tmp_path / "obs.npy")) == ([[1.0], [2.0]], ROWS)
+
+
+@pytest.mark.parametrize("content", ["[[0.5, 0.25], [1, 2]]", "0.5,0.25\n1,2\n"])
+def test_predict_from_standard_input(
+    runtime: Recorder,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    content: str,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(content))
+    assert predicted(runtime, capsys, "--obs-file", "-") == ([[1.0], [2.0]], ROWS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], 'give either --obs "0.1, 0.2, 0.3" or --obs-file FILE'),
+        (["--obs", "1", "--obs-file", "x.npy"], "give either --obs"),
+        (["--obs", "1, two"], "--obs must hold numbers, the same count in every row, got '1, two'"),
+        (["--obs", ""], "--obs must hold numbers"),
+        (["--obs-file", "missing.npy"], "--obs-file missing.npy cannot be read: No such file or directory"),
+        (["--obs-file", "missing.csv"], "--obs-file missing.csv cannot be read: No such file or directory"),
+        (["--obs-file", "obs.txt"], "--obs-file must end in .npy, .csv or .json, got 'obs.txt'"),
+        (
+            ["--obs-file", "ragged.json"],
+            "--obs-file ragged.json must hold numbers, the same count in every row",
+        ),
+        (["--obs-file", "broken.json"], "--obs-file broken.json must hold numbers"),
+        (["--obs-file", "noise.npy"], "--obs-file noise.npy does not hold one array of numbers"),
+        (["--obs-file", "empty.npy"], "--obs-file empty.npy cannot be read"),
+        (["--obs-file", "words.npy"], "--obs-file words.npy does not hold one array of numbers"),
+        (["--obs-file", "objects.npy"], "--obs-file objects.npy does not hold one array of numbers"),
+    ],
+)
+def test_predict_explains_bad_observations(
+    runtime: Recorder,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: list[str],
+    complaint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ragged.json").write_text("[[1, 2], [3]]")
+    Path("broken.json").write_text("[[1, 2")
+    Path("noise.npy").write_bytes(b"not an array")
+    Path("empty.npy").touch()
+    np.save("words.npy", np.array(["a", "b"]))
+    np.save("objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    assert main(["predict", "--checkpoint", "x", *arguments]) == 2
+    (line,) = error_lines(capsys)
+    assert line.startswith(f"error: {complaint}")
+    assert runtime.calls == []
+
+
+# ---- configs, describe
+
+
+def test_configs_lists_and_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["configs"]) == 0
+    listed = capsys.readouterr().out
+    assert "sac/pendulum" in listed and "Pendulum-v1" in listed and "10,000" in listed
+    assert main(["configs", "--show", "sac/pendulum"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("# SAC on Pendulum-v1") and "learning_rate: 1e-3" in shown
+
+
+def test_configs_show_suggests_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["configs", "--show", "sac/pendulm"]) == 2
+    expected = "error: 'sac/pendulm' is not a packaged config (did you mean 'sac/pendulum'?)"
+    assert error_lines(capsys) == [expected]
+
+
+def test_describe_prints_every_field(runtime: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "sac"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line for line in lines if line.strip()}
+    for name, field in FakeConfig.model_fields.items():
+        assert str(field.description).split()[0] in rows[name]
+    gamma = rows["gamma"]
+    assert all(text in gamma for text in ("number", ">= 0, <= 1", "0.99", "discount"))
+    assert "list of integers" in rows["hidden_sizes"] and "[256, 256]" in rows["hidden_sizes"]
+    assert "required" in rows["total_timesteps"] and ">= 1" in rows["early_stopping.patience"]
+
+
+# ---- errors
+
+
+def test_all_mistakes_of_a_config_are_printed_and_nothing_runs(
+    runtime: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = ["algo_kwargs.gama=1", "seed=-1", "algo_kwargs.hidden_sizes=big"]
+    assert main(["train", "-c", "sac/pendulum", *(part for c in changes for part in ("--set", c))]) == 2
+    assert error_lines(capsys) == [
+        "error: seed must be >= 0, got -1",
+        "error: algo_kwargs.hidden_sizes must be a list of integers, got 'big'",
+        "error: algo_kwargs.gama is not a known key (did you mean 'gamma'?)",
+    ]
+    assert runtime.calls == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["describe", "scc"], "error: algo must be one of sac"),
+        (["train", "-c", "sac/pendulum", "--set", "algo=scc"], "error: algo must be one of sac"),
+        (["train", "-c", "nowhere.yaml"], "error: config 'nowhere.yaml' is neither a file nor"),
+        (["train", "-c", "sac/pendulum", "--set", "seed"], "error: --set needs key=value"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(
+    runtime: Recorder, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    assert main(arguments) == 2
+    (line,) = error_lines(capsys)
+    assert line.startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    "problem", [CheckpointError("no checkpoint in runs/x"), RunFailed("loss became NaN")]
+)
+def test_an_expected_problem_of_the_runtime_is_code_2(
+    runtime: Recorder, capsys: pytest.CaptureFixture[str], problem: Exception
+) -> None:
+    runtime.problem = problem
+    assert main(["evaluate", "--checkpoint", "runs/x"]) == 2
+    assert error_lines(capsys) == [f"error: {problem}"]
+
+
+def test_a_bug_keeps_its_traceback(runtime: Recorder) -> None:
+    runtime.problem = ZeroDivisionError("a bug")
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        main(["evaluate", "--checkpoint", "runs/x"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["trian"], "No such command 'trian'"),
+        (["train", "--confg", "x"], "No such option"),
+        (["train"], "--config"),
+        (["evaluate", "--checkpoint", "x", "--episodes", "0"], "--episodes"),
+        (["resume", "--checkpoint", "x", "--total-timesteps", "many"], "--total-timesteps"),
+    ],
+)
+def test_wrong_usage_is_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    assert main(arguments) == 2
+    assert complaint in "\n".join(error_lines(capsys))
+
+
+COMMANDS = ["train", "evaluate", "predict", "resume", "configs", "describe", "demo"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_teaches_by_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main([command, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "Examples:" in printed and f"rl-training {command}" in printed
+
+
+def test_help_lists_the_commands_and_version_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(command in printed for command in COMMANDS)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("rl-training 0.")
