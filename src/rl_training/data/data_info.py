@@ -1,0 +1,60 @@
+"""What a dataset knows about itself beside its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rl_training.spaces import Spaces
+
+
+@dataclass(frozen=True)
+class ReferenceReturns:
+    """Two returns that fix the scale of normalised scores, and where they come from."""
+
+    minimum: float
+    maximum: float
+    source: str
+
+    def normalized_score(self, mean_return: float) -> float:
+        """0 at the minimum reference (usually random actions), 100 at the maximum (usually an expert)."""
+        return 100.0 * (mean_return - self.minimum) / (self.maximum - self.minimum)
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """Where rows come from and what their numbers mean; carried through loading, conversion and mixing."""
+
+    source: str = "data in memory"
+    spaces: Spaces | None = None
+    env_id: str | None = None
+    reference: ReferenceReturns | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a file stores: everything but the name of the file it was read from."""
+        stored: dict[str, Any] = {}
+        if self.env_id is not None:
+            stored["env_id"] = self.env_id
+        if self.spaces is not None:
+            stored |= self.spaces.to_dict()
+        if self.reference is not None:
+            stored["reference_min_return"] = self.reference.minimum
+            stored["reference_max_return"] = self.reference.maximum
+            stored["reference_source"] = self.reference.source
+        return stored
+
+    @classmethod
+    def from_dict(cls, source: str, stored: dict[str, Any]) -> DataInfo:
+        """Read what `to_dict` wrote; keys that a foreign file does not have are left out."""
+        spaces = (
+            Spaces.from_dict(stored) if {"obs_dim", "action_low", "action_high"} <= stored.keys() else None
+        )
+        reference = None
+        if {"reference_min_return", "reference_max_return"} <= stored.keys():
+            reference = ReferenceReturns(
+                float(stored["reference_min_return"]),
+                float(stored["reference_max_return"]),
+                str(stored.get("reference_source", source)),
+            )
+        env_id = stored.get("env_id")
+        return cls(source, spaces, None if env_id is None else str(env_id), reference)

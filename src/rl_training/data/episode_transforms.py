@@ -1,0 +1,49 @@
+"""Choices and sums over whole episodes; they need rows in time order."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from rl_training.data.episodes import episode_lengths
+from rl_training.data.offline_dataset import TransitionDataset, as_array
+from rl_training.data.returns import n_step_returns
+
+
+def with_n_step(dataset: TransitionDataset, n_step: int, gamma: float) -> TransitionDataset:
+    """n-step transitions: summed rewards, the state n steps on, and the factor that bootstraps from it.
+
+    The factor is the new field `discounts` (gamma**k, k steps being left in the episode): a target is
+    rewards + discounts * (1 - dones) * value(next_obs). Returns-to-go stay those of the single steps.
+    """
+    ends = dataset.episode_ends("n-step returns")
+    totals, last, factors = n_step_returns(as_array(dataset.rewards), ends, gamma, n_step)
+    last_rows = torch.from_numpy(last).to(dataset.device)
+    columns = {
+        name: torch.from_numpy(values.astype(np.float32)).to(dataset.device)
+        for name, values in (("rewards", totals), ("discounts", factors))
+    }
+    flags = [name for name in ("dones", "truncations") if name in dataset.fields]
+    columns |= {name: dataset.store.whole(name).index_select(0, last_rows) for name in flags}
+    ahead = [name for name in ("next_obs", "next_actions") if name in dataset.fields]
+    store = dataset.with_columns(columns).store.looked_up_through(last_rows, ahead)
+    return TransitionDataset.from_store(store, ordered=False, info=dataset.info)
+
+
+def best_episodes(dataset: TransitionDataset, fraction: float) -> TransitionDataset:
+    """The `fraction` of episodes (at least one) with the highest undiscounted return, as in 10 %-BC."""
+    if not 0.0 < fraction <= 1.0:
+        raise ValueError(f"top_fraction must be > 0 and <= 1, got {fraction}")
+    ends, returns = dataset.episode_ends("top_fraction"), dataset.episode_returns()
+    chosen = np.zeros(len(returns), dtype=bool)
+    chosen[np.argsort(-returns, kind="stable")[: max(1, int(fraction * len(returns)))]] = True
+    rows = np.flatnonzero(np.repeat(chosen, episode_lengths(ends)))
+    # an end that only its position marked (the last row) must stay an end among other rows
+    timeouts = torch.from_numpy(ends).to(dataset.device) & (dataset.dones == 0)
+    kept = dataset.with_columns({"truncations": timeouts.float()}).select_rows(torch.from_numpy(rows))
+    return TransitionDataset.from_store(
+        kept.store,
+        tails=None if dataset.tails is None else dataset.tails.within(rows),
+        returns_gamma=dataset.returns_gamma,
+        info=dataset.info,
+    )

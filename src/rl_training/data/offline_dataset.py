@@ -1,0 +1,261 @@
+"""Fixed transitions, ready to sample: one `index_select` per field and batch, in memory or on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.data.columns import ColumnStore
+from rl_training.data.data_info import DataInfo
+from rl_training.data.episodes import BoolArray, Tails, episode_ends, episode_returns
+from rl_training.data.returns import Float64Array, returns_to_go
+from rl_training.data.transforms import BatchTransform, RewardTransform, clip_bounds
+from rl_training.errors import DataError
+
+STANDARD_FIELDS = ("obs", "actions", "rewards", "next_obs", "dones")
+OPTIONAL_FIELDS = ("truncations", "next_actions", "returns_to_go", "discounts")
+_ONE_NUMBER_PER_ROW = frozenset({"rewards", "dones", "truncations", "returns_to_go", "discounts"})
+
+
+class TransitionDataset:
+    """Transitions (s, a, r, s', terminated) with optional further fields.
+
+    `dones` means terminated, never truncated; a row flagged both ways counts as terminated. Rows are in time
+    order, episode after episode, unless the dataset was mixed or sub-sampled: `ordered` is then False, and
+    what needs whole episodes raises. Methods return new datasets that share the tensors they do not change.
+    """
+
+    def __init__(
+        self,
+        obs: Any,
+        actions: Any,
+        rewards: Any,
+        next_obs: Any,
+        dones: Any,
+        *,
+        truncations: Any = None,
+        next_actions: Any = None,
+        returns_to_go: Any = None,
+        info: DataInfo | None = None,
+    ) -> None:
+        given = dict(zip(STANDARD_FIELDS, (obs, actions, rewards, next_obs, dones), strict=True))
+        given |= {"truncations": truncations, "next_actions": next_actions, "returns_to_go": returns_to_go}
+        columns = {name: _column(name, values) for name, values in given.items() if values is not None}
+        self.store = ColumnStore(columns)
+        if truncations is not None:
+            self.store = self.store.updated({"truncations": columns["truncations"] * (columns["dones"] == 0)})
+        self.info = info or DataInfo()
+        self.ordered = True
+        self.tails: Tails | None = None
+        self.returns_gamma: float | None = None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, info: DataInfo | None = None) -> TransitionDataset:
+        """Build from named arrays; `field_names.FIELD_NAMES` lists the accepted synonyms.
+
+        Without next observations, row t + 1 is the successor of row t inside an episode.
+        """
+        from rl_training.data.episode_log import EpisodeLog  # which builds datasets itself
+
+        log = EpisodeLog.from_arrays(values, info=info or DataInfo())
+        dataset = log.to_dataset()
+        if log.timeouts_known:
+            return dataset
+        return dataset.with_fields(name for name in OPTIONAL_FIELDS if name != "truncations")
+
+    @classmethod
+    def from_store(
+        cls,
+        store: ColumnStore,
+        *,
+        tails: Tails | None = None,
+        returns_gamma: float | None = None,
+        ordered: bool = True,
+        info: DataInfo | None = None,
+    ) -> TransitionDataset:
+        """Wrap stored columns without copying."""
+        dataset = cls.__new__(cls)
+        dataset.store, dataset.info, dataset.ordered = store, info or DataInfo(), ordered
+        dataset.tails, dataset.returns_gamma = tails, returns_gamma
+        return dataset
+
+    def __len__(self) -> int:
+        return self.store.length("rewards")
+
+    def __repr__(self) -> str:
+        return f"TransitionDataset({len(self)} rows, fields {', '.join(self.fields)}, {self.info.source})"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields that a batch holds."""
+        return tuple(self.store.columns)
+
+    @property
+    def device(self) -> torch.device:
+        return self.store.columns["rewards"].device
+
+    @property
+    def obs(self) -> Tensor:
+        return self.store.whole("obs")
+
+    @property
+    def actions(self) -> Tensor:
+        return self.store.whole("actions")
+
+    @property
+    def rewards(self) -> Tensor:
+        return self.store.whole("rewards")
+
+    @property
+    def next_obs(self) -> Tensor:
+        return self.store.whole("next_obs")
+
+    @property
+    def dones(self) -> Tensor:
+        return self.store.whole("dones")
+
+    @property
+    def truncations(self) -> Tensor | None:
+        return self._optional("truncations")
+
+    @property
+    def next_actions(self) -> Tensor | None:
+        return self._optional("next_actions")
+
+    @property
+    def returns_to_go(self) -> Tensor | None:
+        return self._optional("returns_to_go")
+
+    @property
+    def discounts(self) -> Tensor | None:
+        """Bootstrap factor per row, present after `with_n_step`."""
+        return self._optional("discounts")
+
+    def gather(self, indices: Tensor) -> dict[str, Tensor]:
+        """The rows `indices` (`[B]` or `[S, B]`, on the dataset's device) of every field."""
+        if indices.ndim == 1:
+            return self.store.gather(indices)
+        batch = self.store.gather(indices.reshape(-1))
+        return {name: values.view(*indices.shape, *values.shape[1:]) for name, values in batch.items()}
+
+    def sample(
+        self,
+        batch_size: int,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """Rows drawn uniformly with replacement from `generator` (torch's own when none is given)."""
+        if not len(self):
+            raise DataError("cannot sample: the dataset is empty")
+        source = self.device if generator is None else generator.device
+        indices = torch.randint(len(self), (batch_size,), generator=generator, device=source)
+        batch = self.gather(indices.to(self.device))
+        return batch if device is None else {name: values.to(device) for name, values in batch.items()}
+
+    def to(self, device: torch.device | str) -> TransitionDataset:
+        """The dataset with every field on `device`."""
+        return self._changed(store=self.store.to(device))
+
+    def with_fields(self, names: Iterable[str]) -> TransitionDataset:
+        """The standard fields and those of `names` that exist: a batch costs one copy per field."""
+        return self._changed(store=self.store.only([*STANDARD_FIELDS, *names]))
+
+    def episode_ends(self, purpose: str = "episode ends") -> BoolArray:
+        """True at the last row of every episode."""
+        if not self.ordered:
+            raise DataError(
+                f"{purpose} cannot be computed on mixed, sub-sampled or n-step rows, whose episodes are torn "
+                "apart; compute them on each part before"
+            )
+        truncations = self.truncations
+        return episode_ends(as_array(self.dones), None if truncations is None else as_array(truncations))
+
+    def episode_returns(self) -> Float64Array:
+        """Undiscounted return of every episode."""
+        return episode_returns(as_array(self.rewards), self.episode_ends("episode returns"), self.tails)
+
+    def with_discounted_returns_to_go(
+        self, gamma: float, *, failure_reward: float | None = None
+    ) -> TransitionDataset:
+        """Add or recompute Monte-Carlo returns-to-go; see `compute_discounted_returns_to_go`."""
+        ends = self.episode_ends("returns_to_go")
+        returns = returns_to_go(
+            as_array(self.rewards), ends, gamma, tails=self.tails, failure_reward=failure_reward
+        )
+        return self.with_columns({"returns_to_go": self._tensor(returns)})._changed(returns_gamma=gamma)
+
+    def with_reward_transform(
+        self,
+        *,
+        scale: float = 1.0,
+        shift: float = 0.0,
+        clip: float | tuple[float, float] | None = None,
+        returns_to_go_gamma: float | None = None,
+    ) -> TransitionDataset:
+        """rewards -> clip(scale * rewards + shift), with returns-to-go recomputed from the new rewards.
+
+        Existing returns-to-go are recomputed with the gamma they were computed with; ones that came from
+        elsewhere need `returns_to_go_gamma`, unless the rewards are only scaled.
+        """
+        transform = RewardTransform(scale, shift, clip_bounds(clip))
+        tails = self.tails
+        if tails is not None:
+            tails = Tails(tails.rows, transform.apply_to_array(tails.rewards))
+        changed = self.with_columns({"rewards": transform.apply(self.rewards)})._changed(tails=tails)
+        gamma = self.returns_gamma if returns_to_go_gamma is None else returns_to_go_gamma
+        if gamma is not None:
+            return changed.with_discounted_returns_to_go(gamma)
+        returns = self.returns_to_go
+        if returns is None or transform.is_identity:
+            return changed
+        if not transform.is_scaling:
+            raise DataError(
+                "the returns_to_go of this dataset were given with it and do not follow from shifted or "
+                "clipped rewards; pass returns_to_go_gamma to recompute them"
+            )
+        return changed.with_columns({"returns_to_go": returns * scale})
+
+    def select_rows(self, rows: Tensor) -> TransitionDataset:
+        """A view of some rows, in that order; the fields of a row stay together."""
+        store = self.store.select(rows.to(self.device))
+        return self._changed(store=store, ordered=False, tails=None, returns_gamma=None)
+
+    def compacted(self) -> TransitionDataset:
+        """The same rows without indirection; frees stored rows that nothing refers to."""
+        return self._changed(store=self.store.compacted())
+
+    def with_columns(self, columns: Mapping[str, Tensor]) -> TransitionDataset:
+        """Replace or add whole fields, given row by row."""
+        store = self.store.updated(columns)
+        return self._changed(store=store.only([*STANDARD_FIELDS, *OPTIONAL_FIELDS]))
+
+    def with_batch_transforms(self, transforms: Mapping[str, BatchTransform]) -> TransitionDataset:
+        """Apply `transforms` to each batch instead of to the stored rows (for data that stays on disk)."""
+        return self._changed(store=replace(self.store, on_gather={**self.store.on_gather, **transforms}))
+
+    def _optional(self, name: str) -> Tensor | None:
+        return self.store.whole(name) if name in self.store.columns else None
+
+    def _tensor(self, values: Any) -> Tensor:
+        return torch.from_numpy(values.astype(np.float32)).to(self.device)
+
+    def _changed(self, **changes: Any) -> TransitionDataset:
+        copy = type(self).__new__(type(self))
+        copy.__dict__.update({**self.__dict__, **changes})
+        return copy
+
+
+def as_array(values: Tensor) -> Any:
+    """The same memory for numpy, where the dataset lies on the CPU."""
+    return values.detach().cpu().numpy()
+
+
+def _column(name: str, values: Any) -> Tensor:
+    column = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    column = column.detach().to(torch.float32).contiguous()
+    return column.reshape(-1) if name in _ONE_NUMBER_PER_ROW and column.shape[1:] == (1,) else column
