@@ -1,0 +1,127 @@
+"""Checks that every learner must pass, whatever its losses: ways of running it agree, parts do not mix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.learner import Learner
+from rl_training.algorithms.stacking import stack_learners, unstack_learners
+
+Build = Callable[[int], Learner]
+"""Seed -> a fresh learner whose model and noise follow from the seed."""
+
+OBS, ACTIONS, BATCH = 3, 2, 16
+
+
+def random_batch(seed: int, batch_size: int = BATCH, **extra: Tensor) -> dict[str, Tensor]:
+    """Transitions without structure, a quarter of them terminal."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "obs": torch.randn(batch_size, OBS, generator=generator),
+        "actions": torch.rand(batch_size, ACTIONS, generator=generator) * 1.9 - 0.95,
+        "rewards": torch.randn(batch_size, generator=generator),
+        "next_obs": torch.randn(batch_size, OBS, generator=generator),
+        "dones": (torch.rand(batch_size, generator=generator) < 0.25).float(),
+        **extra,
+    }
+
+
+def model(model_class: Callable[..., Any], seed: int = 0, **keywords: Any) -> Any:
+    """A small model for `random_batch`."""
+    keywords = {"hidden_sizes": (16, 16), **keywords}
+    return model_class(OBS, ACTIONS, generator=torch.Generator().manual_seed(seed), **keywords)
+
+
+def run(learner: Learner, updates: int, seed: int = 0) -> dict[str, Any]:
+    """Some updates on random batches; returns the last metrics."""
+    for step in range(updates):
+        result = learner.update(random_batch(seed * 1000 + step), global_step=step)
+    return dict(result.metrics)
+
+
+def difference(first: Learner, second: Learner) -> float:
+    """Largest relative difference over every tensor of two learners."""
+    other = second.tensors()
+    return max(
+        ((tensor - other[name]).abs() / (1e-2 + tensor.abs())).max().item()
+        for name, tensor in first.tensors().items()
+    )
+
+
+def check_compiled_equals_eager(build: Build, updates: int = 20) -> None:
+    """One graph per stage, traced whole and never again, gives what the eager update gives."""
+    eager, compiled = build(0), build(0)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled.compile(backend="aot_eager")
+    stages = set()
+    for step in range(updates):
+        stages.add(compiled.stage())
+        eager.update(random_batch(step), global_step=step)
+        compiled.update(random_batch(step), global_step=step)
+    assert difference(eager, compiled) < 1e-3
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(stages)
+
+
+def check_stacked_equals_single(build: Build, updates: int = 5, seeds: Collection[int] = (0, 1, 2)) -> None:
+    """A stack of learners takes the same path as each of them alone, and can be taken apart again."""
+    singles = [build(seed) for seed in seeds]
+    stacked = stack_learners(singles)
+    for step in range(updates):
+        batches = [random_batch(1000 * seed + step) for seed in seeds]
+        together = {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
+        metrics = stacked.update(together, global_step=step).metrics
+        for index, (single, batch) in enumerate(zip(singles, batches, strict=True)):
+            alone = single.update(batch, global_step=step).metrics
+            for name in alone:
+                torch.testing.assert_close(
+                    metrics.tensors[name][index], alone.tensors[name], rtol=2e-4, atol=1e-5
+                )
+    for single, member in zip(singles, unstack_learners(stacked), strict=True):
+        assert difference(single, member) < 2e-4
+
+
+def check_resumes_exactly(build: Build, updates: int = 3) -> None:
+    """A learner restored from its state makes the very same next updates."""
+    first, second = build(0), build(1)
+    run(first, updates)
+    second.load_state_dict(first.state_dict())
+    run(first, updates, seed=1)
+    run(second, updates, seed=1)
+    assert all(torch.equal(tensor, second.tensors()[name]) for name, tensor in first.tensors().items())
+
+
+def reached(learner: Learner, loss: Tensor) -> set[str]:
+    """Names of the model's parts (actor, critic …) and of learned scalars for which `loss` has a gradient."""
+    named = {
+        name: parameter
+        for name, parameter in learner.tensors().items()
+        if parameter.requires_grad and not name.startswith("optimizer")
+    }
+    gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {
+        ".".join(name.split(".")[:2])
+        for name, gradient in zip(named, gradients, strict=True)
+        if gradient is not None and bool(gradient.any())
+    }
+
+
+def moved(learner: Learner, updates: int = 1) -> set[str]:
+    """Names of the parts that change during `updates` updates."""
+    before = {name: tensor.detach().clone() for name, tensor in learner.tensors().items()}
+    run(learner, updates)
+    return {
+        ".".join(name.split(".")[:2])
+        for name, tensor in learner.tensors().items()
+        if not name.startswith("optimizer") and not torch.equal(before[name], tensor)
+    }
+
+
+def checked_gradient(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Gradients of a scalar for float64 inputs."""
+    leaves = [value.detach().clone().requires_grad_(True) for value in inputs]
+    return torch.autograd.grad(function(*leaves), leaves)
