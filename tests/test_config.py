@@ -82,7 +82,7 @@ def toy(**changes: Any) -> TrainConfig:
         ({"gamma": math.nan}, "gamma must be a finite number, got nan"),
         ({"learning_rate": math.inf}, "learning_rate must be a finite number, got inf"),
         ({"num_critics": "3"}, "num_critics must be an integer, got '3'"),
-        ({"num_critics": 3.0}, "num_critics must be an integer, got 3.0"),
+        ({"num_critics": 3.0}, "num_critics must be an integer, got 3.0 (write 3)"),
         ({"num_critics": True}, "num_critics must be an integer, got True"),
         ({"alpha": "atuo"}, "alpha must be a number or 'auto', got 'atuo' (did you mean 'auto'?)"),
         ({"alpha": False}, "alpha must be a number or 'auto', got False"),

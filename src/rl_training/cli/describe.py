@@ -1,6 +1,5 @@
 """`rl-training describe`."""
 
-from itertools import groupby
 from typing import Annotated
 
 import typer
@@ -15,8 +14,11 @@ def describe(
     from rl_training.experiment.registry import get_algorithm_spec
 
     spec = get_algorithm_spec(algo)
-    levels = {"": describe_fields(TrainConfig), "algo_kwargs, ": describe_fields(spec.config_class)}
-    for level, rows in levels.items():
-        for group, members in groupby(sorted(rows, key=lambda row: row.group), key=lambda row: row.group):
-            cells = [(row.name, row.type, row.bound, row.default, row.meaning) for row in members]
-            print_table(("setting", "type", "bound", "default", "meaning"), cells, title=f"{level}{group}")
+    header = ("setting", "type", "bound", "default", "meaning")
+    for level, model in (("", TrainConfig), ("algo_kwargs, ", spec.config_class)):
+        groups: dict[str, list[tuple[str, ...]]] = {}
+        for row in describe_fields(model):
+            cells = (row.name, row.type, row.bound, row.default, row.meaning)
+            groups.setdefault(row.group, []).append(cells)
+        for group in reversed(groups):  # fields of base classes come first; the algorithm's own matter most
+            print_table(header, groups[group], title=f"{level}{group}")

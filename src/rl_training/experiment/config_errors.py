@@ -70,5 +70,9 @@ def _own_rule(name: str, detail: ErrorDetails) -> list[str]:
 
 
 def _wrong_type(name: str, field: FieldInfo, value: Any) -> str:
-    hint = did_you_mean(value, literal_choices(field.annotation)) if isinstance(value, str) else ""
-    return f"{name} must be {rule_text(field.annotation)}, got {shown(value)}{hint}"
+    rule, hint = rule_text(field.annotation), ""
+    if isinstance(value, str):
+        hint = did_you_mean(value, literal_choices(field.annotation))
+    elif isinstance(value, float) and value.is_integer() and "integer" in rule:
+        hint = f" (write {int(value)})"  # 1e6 is the usual slip
+    return f"{name} must be {rule}, got {shown(value)}{hint}"
