@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -53,6 +54,11 @@ def unstack_member(stacked: Learner, index: int) -> Learner:
     copy_shared(stacked, single)
     single.last_metrics = {name: value[index].clone() for name, value in stacked.last_metrics.items()}
     return single
+
+
+def learner_state(learner: Learner, member: int | None) -> dict[str, Any]:
+    """The state of a learner, or of one member of a stack."""
+    return (learner if member is None else unstack_member(learner, member)).state_dict()
 
 
 def twin(learner: Learner) -> Learner:

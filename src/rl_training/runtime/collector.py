@@ -77,7 +77,7 @@ class Collector:
         self.spaces = spaces_of(env_id, env_kwargs)
         self._random = RandomStream([torch_generator(seed, "env", "random_actions")], "uniform")
         self._episodes = [-1] * num_envs
-        self._returns = np.zeros(num_envs)
+        self._returns = [0.0] * num_envs
         # Actions of the unfinished episodes, as bytes: grows without bound only if an episode does.
         self._played = [bytearray() for _ in range(num_envs)]
         self._problem: EnvironmentProblem | None = None
@@ -108,18 +108,20 @@ class Collector:
         if infos:
             raise self._step_failed(played, infos[FAULT])
         next_obs = observations = obs.astype(np.float32)
-        terminated, truncated = terminated.copy(), truncated & ~terminated
-        ended = [index for index, end in enumerate((terminated | truncated).tolist()) if end]
+        terminated, truncated = terminated.copy(), truncated.copy()
+        flags = zip(terminated.tolist(), truncated.tolist(), strict=True)
+        ended = [index for index, (by_itself, by_limit) in enumerate(flags) if by_itself or by_limit]
         if ended:
+            truncated &= ~terminated
             observations = next_obs.copy()
             observations[ended] = self._reset(ended)
         # From here on nothing can fail: the step has happened.
         rows = (self._observations, unit, rewards.astype(np.float32), next_obs, terminated, truncated)
         self._observations = observations
-        self._returns += rewards
-        for history, action in zip(self._played, played, strict=True):
-            history += action.tobytes()
-        episodes = [FinishedEpisode(float(self._returns[index]), self._length(index)) for index in ended]
+        for index, reward in enumerate(rewards.tolist()):
+            self._returns[index] += reward
+            self._played[index] += played[index].tobytes()
+        episodes = [FinishedEpisode(self._returns[index], self._length(index)) for index in ended]
         self._enter_next_episode(ended)
         return Steps(*rows, episodes)
 
@@ -131,7 +133,7 @@ class Collector:
             "episodes": list(self._episodes),
             "lengths": lengths,
             "actions": actions.reshape(sum(lengths), self.spaces.action_dim).copy(),
-            "returns": self._returns.copy(),
+            "returns": list(self._returns),
             "observations": self._observations.copy(),
             "random": self._random.state_dict(),
         }
@@ -148,7 +150,7 @@ class Collector:
             )
         self._random.load_state_dict(state["random"])
         self._episodes = [int(episode) for episode in state["episodes"]]
-        self._returns = np.array(state["returns"], dtype=np.float64)
+        self._returns = [float(ret) for ret in state["returns"]]
         cuts = np.cumsum(state["lengths"])[:-1]
         actions = np.split(np.asarray(state["actions"], dtype=np.float32), cuts)
         self._played = [bytearray(rows.tobytes()) for rows in actions]

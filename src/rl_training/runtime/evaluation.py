@@ -87,7 +87,7 @@ def evaluate_policy(
 ) -> EvalResult:
     """Play `num_episodes` episodes; `on_episode(number, return, length)` hears of each as it ends.
 
-    Episode k starts from a seed made of (seed, k), and its result depends neither on the other episodes nor on
+    Episode k starts from a seed made of (seed, k), and its result depends neither on other episodes nor on
     any global random state (a stochastic policy draws from its own generator, in the order of the calls).
     `max_episode_steps` cuts the episodes of an environment that has no time limit of its own.
     """

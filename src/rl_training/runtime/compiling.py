@@ -1,0 +1,41 @@
+"""Whether a run's updates are compiled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from typing import Any
+
+import torch
+
+from rl_training.algorithms.learner import Learner
+
+WORTHWHILE_UPDATES = 20_000
+"""Compiling costs about half a minute; an update of usual size gains a few milliseconds."""
+
+
+def apply_compile(learner: Learner, setting: Any, updates_left: int, stored: bool | None) -> bool:
+    """Compile the learner where wanted; a resumed run keeps its mode, as results differ in rounding."""
+    wanted = bool(setting) if setting != "auto" else updates_left >= WORTHWHILE_UPDATES
+    if stored is not None:
+        wanted = stored
+    if wanted and learner.device.type == "cpu" and not has_compiler():
+        warnings.warn("no C++ compiler was found: updates run uncompiled, and slower", stacklevel=2)
+        return False
+    if wanted:
+        learner.compile()
+    return wanted
+
+
+def has_compiler() -> bool:
+    """What torch.compile needs on a CPU: the compiler named by CXX, or a usual one."""
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
+    return any(shutil.which(name) for name in names)
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is any."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

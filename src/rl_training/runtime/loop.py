@@ -1,0 +1,184 @@
+"""The training loop, once. Runs differ only in their phases and callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from rl_training.algorithms.learner import Learner
+from rl_training.algorithms.stacking import learner_state
+from rl_training.runtime.collector import FinishedEpisode
+from rl_training.runtime.run import Run
+from rl_training.streams import RandomStream
+
+
+class Source(Protocol):
+    """Anything that yields rows by index: a dataset or a replay buffer."""
+
+    def __len__(self) -> int: ...
+
+    def gather(self, indices: Tensor) -> dict[str, Tensor]: ...
+
+
+class Collection(Protocol):
+    """Anything that steps environments and stores what it sees."""
+
+    def step(self, learner: Learner, stored: int) -> int:
+        """Act once everywhere, store the transitions, and say how many there are (per seed)."""
+
+    def state_dict(self, member: int | None, *, with_replay: bool) -> dict[str, Any]: ...
+
+    def take_episodes(self, member: int | None) -> list[FinishedEpisode]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of training: where batches come from, whether environments are stepped, how much is updated.
+
+    Without `collection` a step is one update; with it, a step is one transition, and after every
+    `train_frequency` rounds of all environments `updates_per_step` updates per stored transition are made.
+    """
+
+    name: str
+    steps: int
+    source: Source
+    collection: Collection | None = None
+    learning_starts: int = 0
+    train_frequency: int = 1
+    updates_per_step: int = 1
+
+
+@dataclass
+class Counters:
+    """Where a run is. `global_step` counts what `total_timesteps` counts."""
+
+    global_step: int = 0
+    gradient_steps: int = 0
+    env_steps: int = 0
+    phase: int = 0
+    phase_step: int = 0
+    rounds: int = 0
+    owed_updates: int = 0
+    """Earned by stored transitions, made when a round is complete."""
+    due_updates: int = 0
+    """Left of the round of updates under way; not zero only where a stop fell inside one."""
+
+
+class Trainer:
+    """Drives one learner (of one seed or a stack of them) through the phases."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        phases: Sequence[Phase],
+        runs: Sequence[Run],
+        *,
+        batch_size: int,
+        batches: RandomStream,
+        update_budget: int | None = None,
+    ) -> None:
+        self.learner, self.phases, self.runs = learner, list(phases), list(runs)
+        self.batch_size, self.batches, self.update_budget = batch_size, batches, update_budget
+        self.counters = Counters()
+        for run in self.runs:
+            run.trainer = self
+
+    def train(self) -> None:
+        """Run all phases to their end, or until every run has asked to stop."""
+        self._each("on_train_start")
+        while self.counters.phase < len(self.phases) and not self._stopped():
+            phase = self.phases[self.counters.phase]
+            if self.counters.phase_step >= phase.steps:
+                self.counters.phase, self.counters.phase_step = self.counters.phase + 1, 0
+                continue
+            self._each("on_step_start")
+            self._advance(phase)
+            self._each("on_step_end")
+
+    def _advance(self, phase: Phase) -> None:
+        """One step: an update, or one round of all environments and the updates it completes."""
+        counters = self.counters
+        if phase.collection is None:
+            counters.due_updates = 1
+            self._make_updates(phase.source)
+            self._count(1)
+            return
+        if not counters.due_updates:
+            self._collect(phase, phase.collection)
+        self._make_updates(phase.source)
+
+    def _collect(self, phase: Phase, collection: Collection) -> None:
+        counters = self.counters
+        stored = collection.step(self.learner, counters.env_steps)
+        counters.env_steps += stored
+        counters.rounds += 1
+        self._count(stored)
+        if counters.env_steps > phase.learning_starts:
+            counters.owed_updates += phase.updates_per_step * stored
+        if counters.rounds % phase.train_frequency == 0:
+            counters.due_updates, counters.owed_updates = counters.owed_updates, 0
+
+    def _count(self, steps: int) -> None:
+        self.counters.global_step += steps
+        self.counters.phase_step += steps
+
+    def _make_updates(self, source: Source) -> None:
+        counters = self.counters
+        while counters.due_updates and not self._stopped():
+            result = self.learner.update(self.sample(source), global_step=counters.global_step)
+            counters.due_updates -= 1
+            counters.gradient_steps += result.num_gradient_steps
+            self._each("on_update_end", result)
+            if self.update_budget is not None and counters.gradient_steps >= self.update_budget:
+                for run in self.runs:
+                    run.request_stop("update budget reached")
+
+    def sample(self, source: Source) -> dict[str, Tensor]:
+        """A batch of rows drawn with replacement, `[*S, B, …]`."""
+        unit = self.batches.next(self.batch_size)
+        return source.gather((unit * len(source)).long())
+
+    def _each(self, hook: str, *arguments: Any) -> None:
+        for run in self.runs:
+            run.emit(hook, *arguments)
+
+    def _stopped(self) -> bool:
+        return all(run.stop_reason for run in self.runs)
+
+    def state_dict(self, member: int | None, *, with_replay: bool) -> dict[str, Any]:
+        """Everything the next step of one seed depends on."""
+        collection = self.collection
+        state = {
+            "counters": asdict(self.counters),
+            "learner": learner_state(self.learner, member),
+            "streams": {
+                "batches": self.batches.state_dict() if member is None else self.batches.member(member)
+            },
+        }
+        if collection is not None:
+            state |= collection.state_dict(member, with_replay=with_replay)
+        return state
+
+    @property
+    def collection(self) -> Collection | None:
+        """What steps environments in the present phase (in the last one, once all are done)."""
+        return self.phases[min(self.counters.phase, len(self.phases) - 1)].collection
+
+    def take_episodes(self, member: int | None) -> list[FinishedEpisode]:
+        return [] if self.collection is None else self.collection.take_episodes(member)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a single run's checkpoint; collections are restored where they are built."""
+        self.counters = Counters(**state["counters"])
+        self.learner.load_state_dict(state["learner"])
+        self.batches.load_state_dict(state["streams"]["batches"])
+
+    def close(self) -> None:
+        for phase in self.phases:
+            if phase.collection is not None:
+                phase.collection.close()

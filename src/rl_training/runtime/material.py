@@ -1,0 +1,66 @@
+"""What a run learns from: environments that are stepped, or transitions that were logged."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from rl_training.algorithms.learner import Learner
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.transforms import ObservationNormalizer
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.environments import spaces_of
+from rl_training.runtime.loop import Phase
+from rl_training.runtime.online import OnlineCollection
+from rl_training.spaces import Spaces
+
+
+class Material(Protocol):
+    """Spaces and scaling first, so that a learner can be built; then the phases."""
+
+    spaces: Spaces
+    normalizer: ObservationNormalizer | None
+    rows: int | None
+    summary: dict[str, Any]
+
+    def phases(self, device: torch.device, state: dict[str, Any] | None) -> list[Phase]: ...
+
+
+class online:
+    """Transitions come from environments that the run steps itself."""
+
+    normalizer: ObservationNormalizer | None = None
+    rows: int | None = None
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        settings: Any,
+        learner: type[Learner],
+        dataset: TransitionDataset | None,
+    ) -> None:
+        if config.env_id is None:
+            raise ConfigError(f"env_id must be given: {config.algo} learns by stepping an environment")
+        if dataset is not None:
+            raise ConfigError(f"dataset must be none: {config.algo} learns online, from its environment")
+        self.config, self.settings = config, settings
+        self.summary: dict[str, Any] = {}
+        self.spaces = spaces_of(config.env_id, config.env_kwargs)
+
+    def phases(self, device: torch.device, state: dict[str, Any] | None) -> list[Phase]:
+        collection = OnlineCollection(self.config, self.settings, self.spaces, device)
+        if state is not None:
+            collection.load_state_dict(state)
+        return [
+            Phase(
+                "online",
+                self.config.total_timesteps,
+                collection.buffer,
+                collection,
+                learning_starts=self.settings.learning_starts,
+                train_frequency=self.settings.train_frequency,
+                updates_per_step=self.settings.gradient_updates_per_step,
+            )
+        ]

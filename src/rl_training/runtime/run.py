@@ -1,0 +1,142 @@
+"""One run as its callbacks see it: a seed, a directory, counters, results, and a way to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_training.algorithms.learner import Learner
+from rl_training.algorithms.stacking import unstack_member
+from rl_training.data.transforms import ObservationNormalizer
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.runs import library_versions
+from rl_training.runtime.collector import FinishedEpisode
+from rl_training.runtime.evaluation import EvalResult, evaluate_policy
+from rl_training.runtime.policy import Policy
+from rl_training.spaces import Spaces
+
+if TYPE_CHECKING:
+    from rl_training.runtime.callbacks.base import Callback
+    from rl_training.runtime.loop import Trainer
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run leaves: its directory, its last checkpoint and its final numbers."""
+
+    run_dir: Path
+    checkpoint_path: Path | None
+    metrics: dict[str, Any]
+
+
+class Run:
+    """State of one seed. Seeds trained as a stack share the trainer and its learner, nothing else."""
+
+    def __init__(
+        self,
+        *,
+        config: TrainConfig,
+        settings: Any,
+        run_dir: Path,
+        spaces: Spaces,
+        normalizer: ObservationNormalizer | None,
+        callbacks: Sequence[Callback],
+        extra_state: dict[str, Any] | None = None,
+    ) -> None:
+        self.config, self.settings, self.run_dir = config, settings, run_dir
+        self.spaces, self.normalizer = spaces, normalizer
+        self.callbacks = list(callbacks)
+        self.extra_state = extra_state or {}
+        self.trainer: Trainer
+        self.member: int | None = None
+        self.stop_reason: str | None = None
+        self.signal: int | None = None
+        self.checkpoint_path: Path | None = None
+        self.results: dict[str, Any] = {}
+
+    @property
+    def global_step(self) -> int:
+        return self.trainer.counters.global_step
+
+    @property
+    def gradient_steps(self) -> int:
+        return self.trainer.counters.gradient_steps
+
+    @property
+    def learner(self) -> Learner:
+        """This seed's learner; out of a stack, a copy of the present moment."""
+        if self.member is None:
+            return self.trainer.learner
+        return unstack_member(self.trainer.learner, self.member)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.learner, self.spaces, self.normalizer)
+
+    def update_metrics(self) -> dict[str, float]:
+        """Metrics of the last update as floats: this waits for the device, so it is asked for rarely."""
+        tensors = self.trainer.learner.last_metrics
+        member = self.member
+        return {name: float(value if member is None else value[member]) for name, value in tensors.items()}
+
+    def request_stop(self, reason: str) -> None:
+        """End this run after the present step; the first reason counts."""
+        self.stop_reason = self.stop_reason or reason
+
+    def emit(self, hook: str, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, hook)(self, *arguments)
+
+    @property
+    def interrupted(self) -> bool:
+        """Stopped by Ctrl-C or SIGTERM: whatever takes long is left out."""
+        return self.signal is not None
+
+    def take_episodes(self) -> list[FinishedEpisode]:
+        """Training episodes finished since the last call."""
+        return self.trainer.take_episodes(self.member)
+
+    @property
+    def can_evaluate(self) -> bool:
+        return self.config.env_id is not None and self.config.eval_episodes > 0
+
+    def evaluate(self, num_episodes: int | None = None) -> EvalResult:
+        """Episodes in environments and with seeds of their own: training randomness is not touched."""
+        return evaluate_run_policy(self.policy, self.config, self.settings, num_episodes)
+
+    def state_dict(self, *, with_replay: bool) -> dict[str, Any]:
+        """The whole run, ready for `save_checkpoint`."""
+        return {
+            "algo": self.config.algo,
+            "algo_class": get_algorithm_spec(self.config.algo).class_name,
+            "config": self.config.model_dump(mode="json"),
+            "spaces": self.spaces.to_dict(),
+            "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
+            "callbacks": {type(c).__name__: state for c in self.callbacks if (state := c.state_dict())},
+            "versions": library_versions(),
+            "results": {name: value for name, value in self.results.items() if is_plain(value)},
+            **self.extra_state,
+            **self.trainer.state_dict(self.member, with_replay=with_replay),
+        }
+
+
+def evaluate_run_policy(
+    policy: Policy, config: TrainConfig, settings: Any, num_episodes: int | None = None
+) -> EvalResult:
+    """The one way a run's policy is evaluated, while it trains and from its checkpoint."""
+    assert config.env_id is not None
+    return evaluate_policy(
+        policy,
+        config.env_id,
+        config.env_kwargs,
+        config.eval_episodes if num_episodes is None else num_episodes,
+        config.seed if settings.eval_seed is None else settings.eval_seed,
+        deterministic=settings.eval_deterministic,
+    )
+
+
+def is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
