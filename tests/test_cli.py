@@ -49,10 +49,8 @@ class Recorder:
             raise self.problem
         return value
 
-    def setup(self, config: Any, callbacks: Any = None) -> Any:
-        return SimpleNamespace(
-            train=lambda: self.answer("train", self.result, config=config, callbacks=callbacks)
-        )
+    def setup(self, config: Any, *, quiet: bool) -> Any:
+        return SimpleNamespace(train=lambda: self.answer("train", self.result, config=config, quiet=quiet))
 
     def evaluate_checkpoint(self, path: Path, **options: Any) -> Any:
         metrics = {"eval_return_mean": -150.0, "eval_return_std": float("nan"), "eval_episodes": 3}
@@ -128,6 +126,7 @@ def test_a_run_without_evaluation_prints_no_return(
 def test_quiet_prints_only_the_run_directory(runtime: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "-c", "sac/pendulum", "--quiet"]) == 0
     assert capsys.readouterr().out == f"{runtime.result.run_dir}\n"
+    assert runtime.calls[0][1]["quiet"] is True
 
 
 def test_demo_trains_the_packaged_demo(runtime: Recorder, tmp_path: Path) -> None:

@@ -22,5 +22,5 @@ def resume(
     from rl_training.cli.run import report
     from rl_training.runtime.workflows import resume_training
 
-    result = resume_training(checkpoint, total_timesteps=total_timesteps, output_dir=output_dir)
+    result = resume_training(checkpoint, total_timesteps=total_timesteps, output_dir=output_dir, quiet=quiet)
     report(result, quiet=quiet)

@@ -20,7 +20,7 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 def run_and_report(config: TrainConfig, *, quiet: bool) -> None:
     """Train as configured and print the result."""
-    report(DefaultExperimentManager().setup(config).train(), quiet=quiet)
+    report(DefaultExperimentManager().setup(config, quiet=quiet).train(), quiet=quiet)
 
 
 def report(result: TrainResult, *, quiet: bool) -> None:

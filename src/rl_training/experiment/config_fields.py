@@ -10,14 +10,8 @@ from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 _OPERATORS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-_WORDS = {
-    bool: ("true/false", "true/false values"),
-    int: ("integer", "integers"),
-    float: ("number", "numbers"),
-    str: ("text", "texts"),
-    dict: ("mapping", "mappings"),
-    NoneType: ("null", "nulls"),
-}
+_WORDS = {bool: "true/false", int: "integer", float: "number", str: "text", dict: "mapping", NoneType: "null"}
+_PLURALS = {"integer": "integers", "number": "numbers", "text": "texts", "mapping": "mappings"}
 _WITHOUT_ARTICLE = frozenset({"true/false", "text", "null"})
 
 
@@ -122,10 +116,10 @@ def _alternatives(annotation: Any) -> list[str]:
         return [_tuple_words(get_args(annotation))]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return ["mapping"]
-    return [_WORDS.get(origin or annotation, ("value", "values"))[0]]
+    return [_WORDS.get(origin or annotation, "value")]
 
 
 def _tuple_words(parts: tuple[Any, ...]) -> str:
-    nested = isinstance(parts[0], type) and issubclass(parts[0], BaseModel)
-    plural = _WORDS.get(dict if nested else parts[0], ("value", "values"))[1]
+    (singular, *others) = _alternatives(parts[0])
+    plural = "values" if others else _PLURALS.get(singular, "values")
     return f"list of {plural}" if parts[-1] is Ellipsis else f"list of {len(parts)} {plural}"
