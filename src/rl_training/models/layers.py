@@ -78,6 +78,11 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, x.shape[-1:]) * self.scale + self.shift
 
 
+def dropout_scale(uniform: Tensor, rate: float) -> Tensor:
+    """Inverted dropout from U[-1, 1) numbers: 0 with probability `rate`, else 1 / (1 - rate)."""
+    return (uniform >= 2.0 * rate - 1.0).to(uniform.dtype) / (1.0 - rate)
+
+
 class MLP(nn.Module):
     """Linear -> (LayerNorm) -> ReLU for each hidden size, then a linear output.
 
@@ -97,6 +102,7 @@ class MLP(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        self.hidden_sizes = list(hidden_sizes)
         widths = [in_features, *hidden_sizes]
         self.hidden = nn.ModuleList(
             Linear(a, b, lead, init=init, generator=generator) for a, b in pairwise(widths)
@@ -107,16 +113,20 @@ class MLP(nn.Module):
             with torch.no_grad():
                 self.output.weight.mul_(output_gain if init != "orthogonal" else output_gain / math.sqrt(2.0))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.from_first(self.hidden[0](x) if self.hidden else x)
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        """`keep` `[*S, B, hidden_units]` multiplies the hidden units (`dropout_scale`)."""
+        return self.from_first(self.hidden[0](x) if self.hidden else x, keep)
 
-    def from_first(self, x: Tensor) -> Tensor:
+    def from_first(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """The rest of the network from the first layer's product on (see `QEnsemble.many`)."""
+        scales = () if keep is None else torch.split(keep, self.hidden_sizes, dim=-1)
         for index in range(len(self.hidden)):
             if index:
                 x = self.hidden[index](x)
             if self.norms:
                 x = self.norms[index](x)
             x = torch.relu(x)
+            if scales:
+                x = x * scales[index]
         out: Tensor = self.output(x)
         return out

@@ -1,0 +1,69 @@
+"""Advantage-Weighted Actor-Critic (Nair et al. 2020, arXiv:2006.09359)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from rl_training.algorithms import advantage_weights
+from rl_training.algorithms.advantage_learner import AdvantageConfig, SampledAdvantage, lowest_values
+from rl_training.algorithms.learner import LearnerConfig, Noise, NoiseShapes
+from rl_training.experiment.config import setting
+
+
+class AWACConfig(AdvantageConfig):
+    """Keywords of AWAC; the defaults are CORL's form."""
+
+    temperature: float = setting(1.0 / 3.0, "lambda: a row weighs exp(advantage / temperature)", gt=0)
+    weighting: Literal["exp", "softmax"] = setting(
+        "exp", "exp: each row by itself (CORL); softmax: rows of a batch against each other (rlkit)"
+    )
+    max_advantage_weight: float = setting(100.0, "largest weight of a row with weighting exp", gt=0)
+    max_advantage: float | None = setting(
+        None, "advantages are cut here before they are weighted (rlkit's clip_score); none: no limit"
+    )
+    baseline: Literal["sample", "mean_action"] = setting(
+        "sample", "V(s): mean Q of n_action_samples drawn actions, or Q of the policy's mean action"
+    )
+    n_action_samples: int = setting(1, "actions drawn per state for the baseline", ge=1)
+    update_order: Literal["critic_first", "together"] = setting(
+        "critic_first", "the actor sees the new critic (CORL), or both losses see the old networks (rlkit)"
+    )
+    actor_weight_decay: float = setting(0.0, "L2 penalty in the actor's Adam (rlkit: 1e-4)", ge=0)
+
+
+class AWAC(SampledAdvantage):
+    """Off-policy actor-critic whose actor only ever imitates logged actions, the better ones more."""
+
+    config_class: ClassVar[type[LearnerConfig]] = AWACConfig
+
+    def setup(self) -> None:
+        super().setup()
+        self.critic_moves_first = self.config.update_order == "critic_first"
+        self.optimizers["actor"].weight_decay = self.config.actor_weight_decay
+
+    def noise_shapes(self, batch_size: int) -> NoiseShapes:
+        shapes = dict(super().noise_shapes(batch_size))
+        if self.config.baseline == "mean_action":
+            del shapes["current"]
+        return shapes
+
+    def sampled_values(self, obs: Tensor, noise: Noise) -> Tensor:
+        if self.config.baseline == "sample":
+            return super().sampled_values(obs, noise)
+        return lowest_values(self.critic, obs, self.actor.mode(obs).unsqueeze(-2))
+
+    def weights(self, advantages: Tensor) -> Tensor:
+        if self.config.max_advantage is not None:
+            advantages = advantages.clamp(max=self.config.max_advantage)
+        inverse = 1.0 / self.config.temperature
+        if self.config.weighting == "softmax":
+            return advantage_weights.softmax_weights(advantages, inverse)
+        return advantage_weights.exp_weights(advantages, inverse, self.config.max_advantage_weight)
+
+
+def awac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
+    """From `q1_values q2_values target_q_values behavior_logprobs advantage_weights`."""
+    return advantage_weights.named_losses(inputs)[1]

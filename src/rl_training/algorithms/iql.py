@@ -1,0 +1,81 @@
+"""Implicit Q-Learning (Kostrikov et al. 2021, arXiv:2110.06169)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms import advantage_weights, losses
+from rl_training.algorithms.advantage_learner import AdvantageConfig, AdvantageWeighted
+from rl_training.algorithms.learner import Batch, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.experiment.config import setting
+from rl_training.models.gaussian_policies import UnboundedGaussian
+from rl_training.models.mlp_iql import StateValue
+
+
+class IQLConfig(AdvantageConfig):
+    """Keywords of IQL."""
+
+    expectile: float = setting(
+        0.7, "how far V leans to the best logged actions (0.5: their mean)", gt=0, lt=1
+    )
+    beta: float = setting(3.0, "inverse temperature: a row weighs exp(beta * advantage)", gt=0)
+    max_advantage_weight: float = setting(100.0, "largest weight of a row", gt=0)
+
+
+class IQL(AdvantageWeighted):
+    """V is an upper expectile of Q over the logged actions, so no other action is ever evaluated."""
+
+    config_class: ClassVar[type[LearnerConfig]] = IQLConfig
+
+    def setup(self) -> None:
+        super().setup()
+        self.value = cast(StateValue, self.model.value)
+        self.own("value", list(self.value.parameters()), self.config.rate_of("critic"))
+        self.dropout_size = cast(UnboundedGaussian, self.actor).dropout_size
+
+    def noise_shapes(self, batch_size: int) -> NoiseShapes:
+        return {"dropout": ("uniform", (batch_size, self.dropout_size))} if self.dropout_size else {}
+
+    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+        """V, actor, Q, target, as the official code: actor and Q see the new V, all see the old target Q."""
+        with torch.no_grad():
+            q = losses.reduce_critics(self.target_critic(batch["obs"], batch["actions"]), "min")
+        value_loss = advantage_weights.expectile_loss(q - self.value(batch["obs"]), self.config.expectile)
+        self.descend("value", value_loss)
+        with torch.no_grad():
+            both = self.value(torch.cat([batch["obs"], batch["next_obs"]], dim=-2))
+            value, next_value = both.chunk(2, dim=-1)
+            target = losses.td_target(batch["rewards"], batch["dones"], next_value, self.discount(batch))
+        actor_loss, metrics = self.actor_loss(batch, noise, q - value)
+        self.descend("actor", actor_loss)
+        critic_loss, _ = self.critic_loss(batch, target)
+        self.descend("critic", critic_loss)
+        self.follow("critic", self.critic, self.config.tau)
+        return metrics | {
+            "critic_loss": critic_loss.detach(),
+            "value_loss": value_loss.detach(),
+            "target_q_mean": target.mean(-1),
+        }
+
+    def weights(self, advantages: Tensor) -> Tensor:
+        return advantage_weights.exp_weights(advantages, self.config.beta, self.config.max_advantage_weight)
+
+    def data_logprobs(self, batch: Batch, noise: Noise) -> Tensor:
+        actor = cast(UnboundedGaussian, self.actor)
+        return actor.log_prob(batch["obs"], batch["actions"], noise.get("dropout"))
+
+
+def iql_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
+    """From `q1_values q2_values target_q_values value_predictions target_state_values behavior_logprobs
+    advantage_weights`, and `expectile` (0.7 if left out).
+
+    `target_state_values` is what V is fitted to: the smallest target Q of the logged action.
+    """
+    named, shared = advantage_weights.named_losses(inputs)
+    errors = named["target_state_values"] - named["value_predictions"]
+    expectile = named.get("expectile", torch.tensor(0.7, dtype=errors.dtype))
+    return shared | {"value_loss": advantage_weights.expectile_loss(errors, expectile)}
