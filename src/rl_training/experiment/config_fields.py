@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import operator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
-_OPERATORS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+_HOLDS = {"gt": operator.gt, "ge": operator.ge, "lt": operator.lt, "le": operator.le}
 _WORDS = {bool: "true/false", int: "integer", float: "number", str: "text", dict: "mapping", NoneType: "null"}
 _PLURALS = {"integer": "integers", "number": "numbers", "text": "texts", "mapping": "mappings"}
 _WITHOUT_ARTICLE = frozenset({"true/false", "text", "null"})
@@ -43,7 +45,7 @@ def bounds_of(field: FieldInfo) -> dict[str, float]:
 
 def bounds_text(field: FieldInfo) -> str:
     """The bounds as a reader writes them: `> 0, <= 1`."""
-    return ", ".join(f"{_OPERATORS[name]} {limit:g}" for name, limit in bounds_of(field).items())
+    return ", ".join(f"{_SIGNS[name]} {limit:g}" for name, limit in bounds_of(field).items())
 
 
 def bound_problem(field: FieldInfo, value: Any) -> tuple[str, str] | None:
@@ -56,19 +58,9 @@ def bound_problem(field: FieldInfo, value: Any) -> tuple[str, str] | None:
         if not math.isfinite(number):
             return position, f"must be a finite number, got {number!r}"
         for name, limit in bounds_of(field).items():
-            if not _holds(name, number, limit):
-                return position, f"must be {_OPERATORS[name]} {limit:g}, got {number!r}"
+            if not _HOLDS[name](number, limit):
+                return position, f"must be {_SIGNS[name]} {limit:g}, got {number!r}"
     return None
-
-
-def _holds(name: str, number: float, limit: float) -> bool:
-    if name == "gt":
-        return number > limit
-    if name == "ge":
-        return number >= limit
-    if name == "lt":
-        return number < limit
-    return number <= limit
 
 
 def type_text(annotation: Any) -> str:
