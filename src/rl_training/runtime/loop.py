@@ -91,14 +91,19 @@ class Trainer:
     def train(self) -> None:
         """Run all phases to their end, or until every run has asked to stop."""
         self._each("on_train_start")
-        while self.counters.phase < len(self.phases) and not self._stopped():
-            phase = self.phases[self.counters.phase]
-            if self.counters.phase_step >= phase.steps:
-                self.counters.phase, self.counters.phase_step = self.counters.phase + 1, 0
-                continue
+        while not self._stopped() and (phase := self._current_phase()) is not None:
             self._each("on_step_start")
             self._advance(phase)
             self._each("on_step_end")
+
+    def _current_phase(self) -> Phase | None:
+        """The phase that is due. The last one stays current when it is done: a larger total reopens it."""
+        counters = self.counters
+        while self.phases[counters.phase].steps <= counters.phase_step and not counters.due_updates:
+            if counters.phase + 1 == len(self.phases):
+                return None
+            counters.phase, counters.phase_step = counters.phase + 1, 0
+        return self.phases[counters.phase]
 
     def _advance(self, phase: Phase) -> None:
         """One step: an update, or one round of all environments and the updates it completes."""
@@ -166,8 +171,8 @@ class Trainer:
 
     @property
     def collection(self) -> Collection | None:
-        """What steps environments in the present phase (in the last one, once all are done)."""
-        return self.phases[min(self.counters.phase, len(self.phases) - 1)].collection
+        """What steps environments in the present phase."""
+        return self.phases[self.counters.phase].collection
 
     def take_episodes(self, member: int | None) -> list[FinishedEpisode]:
         return [] if self.collection is None else self.collection.take_episodes(member)

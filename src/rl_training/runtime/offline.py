@@ -1,0 +1,38 @@
+"""Learning from transitions that were logged before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rl_training.algorithms.learner import Learner
+from rl_training.data.data_config import OfflineDataFields
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.transforms import ObservationNormalizer
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.run_fields import ControlFields
+from rl_training.runtime.loop import Phase
+from rl_training.runtime.offline_data import build_offline_dataset
+
+
+class OfflineFields(ControlFields, OfflineDataFields):
+    """How an offline run gets its data and trains on it."""
+
+
+class offline:  # noqa: N801  (reads as a word in a recipe: phases=offline)
+    """Transitions come from a dataset; an environment is needed for evaluation alone."""
+
+    def __init__(
+        self, config: TrainConfig, settings: Any, learner: type[Learner], dataset: TransitionDataset | None
+    ) -> None:
+        prepared = build_offline_dataset(config, dataset=dataset, needs=learner.needs)
+        self.config = config
+        self.dataset = prepared.dataset
+        self.spaces = prepared.spaces
+        self.normalizer: ObservationNormalizer | None = prepared.normalizer
+        self.summary: dict[str, Any] = prepared.summary
+        self.rows: int | None = len(prepared.dataset)
+
+    def phases(self, device: torch.device, state: dict[str, Any] | None) -> list[Phase]:
+        return [Phase("offline", self.config.total_timesteps, self.dataset.to(device))]
