@@ -1,17 +1,16 @@
 """The documentation does what it says: its code runs, its site builds, its table of algorithms is true.
 
 All Python blocks of a page run as one program in an empty directory. Of a `bash` block, the lines that
-start with `rl-training` run through the command line's `main`, with `*` expanded as a shell would. Blocks
-that are not meant to run are fenced as `text` or `yaml`. Budgets are shortened first (see `SHORTER`), so
-that a page takes about a second.
+start with `rl-training` run through the command line's `main`. Blocks that are not meant to run are fenced
+as `text` or `yaml`. Budgets are shortened first (see `SHORTER`), so that a page takes about a second.
 """
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
-from glob import glob
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,7 @@ SHORTER = (
     (r"--total-timesteps 12000", "--total-timesteps 140"),
     (r'"learning_starts": \d+', '"learning_starts": 100'),
     (r"num_episodes=\d+", "num_episodes=1"),
+    (r"--episodes \d+", "--episodes 1"),
     (r'load_config\("sac/pendulum"\)', 'load_config("sac/pendulum", {overrides})'),
 )
 SHORT_RUN = (
@@ -58,19 +58,11 @@ def pages_with(language: str) -> list[object]:
 
 
 @pytest.mark.parametrize("page", pages_with("python"))
-def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     program = tmp_path / "page.py"
-    program.write_text(shortened("\n".join(blocks(page, "python"))))
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    program.write_text(shortened("\n".join([*blocks(page, "python"), "reached_the_end = True\n"])))
+    assert runpy.run_path(str(program), run_name="__main__")["reached_the_end"]
 
 
 @pytest.mark.parametrize("page", pages_with("bash"))
@@ -84,10 +76,8 @@ def test_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def arguments_of(command: str) -> list[str]:
-    """The arguments of a documented command, with `*` expanded and a training run made short."""
-    arguments: list[str] = []
-    for word in shlex.split(shortened(command), comments=True)[1:]:
-        arguments += (sorted(glob(word)) or [word]) if "*" in word else [word]
+    """The arguments of a documented command; a training run is made short."""
+    arguments = shlex.split(shortened(command), comments=True)[1:]
     if arguments[0] == "train":
         arguments += [part for override in SHORT_RUN for part in ("--set", override)]
     return arguments
