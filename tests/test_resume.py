@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import assert_same_tree, tiny_config, train
 
 from rl_training.errors import CheckpointError
 from rl_training.experiment.checkpointing import list_checkpoints, load_checkpoint, read_header
@@ -15,6 +14,7 @@ from rl_training.experiment.registry import algorithm_names
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
 from rl_training.runtime.workflows import resume_training
+from support import assert_same_tree, tiny_config, train
 
 TRAINING_STATE = ("counters", "learner", "streams", "collector", "exploration", "replay", "callbacks")
 

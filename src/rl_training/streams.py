@@ -53,6 +53,10 @@ class RandomStream:
         self._cursor += 1
         return values
 
+    def give_back(self) -> None:
+        """Take back the last `next`: what it was drawn for did not happen."""
+        self._cursor -= 1
+
     def _draw(self, count: int) -> Tensor:
         self._block_states = [g.get_state() for g in self.generators]
         self._count, self._cursor = count, 0

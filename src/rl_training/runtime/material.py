@@ -41,8 +41,7 @@ class online:
         learner: type[Learner],
         dataset: TransitionDataset | None,
     ) -> None:
-        if config.env_id is None:
-            raise ConfigError(f"env_id must be given: {config.algo} learns by stepping an environment")
+        assert config.env_id is not None  # the config's own check
         if dataset is not None:
             raise ConfigError(f"dataset must be none: {config.algo} learns online, from its environment")
         self.config, self.settings = config, settings

@@ -9,7 +9,7 @@ import torch
 
 from rl_training.algorithms.learner import Learner
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.errors import CheckpointError
+from rl_training.errors import CheckpointError, EnvironmentProblem
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.collector import Collector, FinishedEpisode
 from rl_training.spaces import FloatArray, Spaces
@@ -31,8 +31,13 @@ class OnlineCollection:
 
     def step(self, learner: Learner, stored: int) -> int:
         """One transition per environment: random until `learning_starts`, then sampled from the policy."""
-        actions = None if stored < self.settings.learning_starts else self._explore(learner)
-        steps = self.collector.step(actions)
+        explores = stored >= self.settings.learning_starts
+        try:
+            steps = self.collector.step(self._explore(learner) if explores else None)
+        except EnvironmentProblem:
+            if explores:
+                self.noise.give_back()  # so that a resumed run tries this very step again
+            raise
         self.buffer.add(steps.obs, steps.actions, self._shaped(steps.rewards), steps.next_obs, steps.dones)
         self.episodes.extend(steps.episodes)
         return len(steps.rewards)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +66,16 @@ class Checkpoints(Callback):
 
 
 def refuse_broken(run: Run) -> None:
-    """A run whose weights are no longer numbers ends here, so that the last checkpoint stays a good one."""
+    """A run whose losses or weights are no longer numbers ends here: its last checkpoint stays good."""
+    refuse_broken_metrics(run, run.update_metrics())
     if not run.learner.is_finite():
         raise RunFailed(f"step {run.global_step}: the networks' weights are no longer finite{last_good(run)}")
+
+
+def refuse_broken_metrics(run: Run, metrics: Mapping[str, float]) -> None:
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise RunFailed(f"step {run.global_step}: {name} became {value}{last_good(run)}")
 
 
 def last_good(run: Run) -> str:

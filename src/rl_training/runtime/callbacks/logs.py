@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
-from rl_training.errors import RunFailed
 from rl_training.experiment.logging import MetricsLogger
 from rl_training.runtime.callbacks.base import Callback, Interval
-from rl_training.runtime.callbacks.checkpoints import last_good
+from rl_training.runtime.callbacks.checkpoints import refuse_broken_metrics
 from rl_training.runtime.progress import ProgressDisplay
 from rl_training.runtime.run import Run
 
@@ -51,9 +49,7 @@ class MetricsLog(Callback):
         clock, steps = self.started
         rate = (run.gradient_steps - steps) / max(1e-9, time.perf_counter() - clock)
         self.logger.log(run.global_step, {**metrics, "updates_per_second": rate}, "train")
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                raise RunFailed(f"step {run.global_step}: {name} became {value}{last_good(run)}")
+        refuse_broken_metrics(run, metrics)
 
     def close(self, run: Run) -> None:
         self.logger.close()

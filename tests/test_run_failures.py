@@ -1,0 +1,135 @@
+"""What goes wrong during a run: a clear message, and the last good checkpoint still loads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rl_training.errors import CheckpointError, ConfigError, EnvironmentProblem, RunFailed
+from rl_training.experiment import checkpointing
+from rl_training.experiment.checkpointing import list_checkpoints, load_checkpoint
+from rl_training.runtime.callbacks.base import Callback
+from rl_training.runtime.run import Run
+from rl_training.runtime.workflows import evaluate_checkpoint, resume_training
+from support import tiny_config, train
+
+
+class Fragile(gym.Env[Any, Any]):
+    """Raises in the fourth step of an episode, unless told to behave."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+    broken = True
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        self.noise = float(self.np_random.uniform())
+        return np.array([self.noise, 0.0], dtype=np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if Fragile.broken and self.steps == 4:
+            raise RuntimeError("the motor is on fire")
+        obs = np.array([self.noise, self.steps / 10], dtype=np.float32)
+        return obs, float(action[0]), False, self.steps == 10, {}
+
+
+gym.register("Fragile-v0", entry_point=Fragile)
+
+
+def test_an_environment_that_raises_leaves_a_checkpoint_to_go_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fragile, "broken", False)
+    config = tiny_config("sac", tmp_path, env_id="Fragile-v0", total_timesteps=40)
+    whole = train(config)
+    broken_config = tiny_config("sac", tmp_path / "broken", env_id="Fragile-v0", total_timesteps=40)
+
+    class BreakLater(Callback):
+        def on_step_end(self, run: Run) -> None:
+            monkeypatch.setattr(Fragile, "broken", run.global_step >= 25)
+
+    with pytest.raises(RunFailed, match=r"step 33: .*the motor is on fire.*saved .*step_33"):
+        train(broken_config, callbacks=[BreakLater()])
+    monkeypatch.setattr(Fragile, "broken", False)
+    resumed = resume_training(next((tmp_path / "broken").iterdir()), quiet=True)
+    weights = [load_checkpoint(run.checkpoint_path or "")["learner"]["tensors"] for run in (whole, resumed)]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+
+class Poison(Callback):
+    """Turns a weight into NaN at a given step."""
+
+    def __init__(self, part: str, step: int) -> None:
+        self.part, self.step = part, step
+
+    def on_step_end(self, run: Run) -> None:
+        if run.global_step == self.step:
+            next(iter(getattr(run.learner.model, self.part).parameters())).data.fill_(float("nan"))
+
+
+def test_a_loss_that_becomes_nan_stops_the_run(tmp_path: Path) -> None:
+    config = tiny_config("sac", tmp_path, checkpoint_interval=25)
+    with pytest.raises(RunFailed, match=r"step 34: critic_loss became nan; last good checkpoint: .*step_25"):
+        train(config, callbacks=[Poison("critic", 33)])
+    (run_dir,) = tmp_path.iterdir()
+    assert [path.name for path in list_checkpoints(run_dir)] == ["step_25.safetensors"]
+    assert evaluate_checkpoint(run_dir, num_episodes=1)["global_step"] == 25
+
+
+def test_broken_weights_are_never_saved(tmp_path: Path) -> None:
+    config = tiny_config("sac", tmp_path, checkpoint_interval=30, log_interval=1000)
+    with pytest.raises(RunFailed, match="weights are no longer finite; no checkpoint was saved before"):
+        train(config, callbacks=[Poison("actor", 29)])
+
+
+def test_a_full_disk_stops_the_run_and_keeps_the_previous_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = checkpointing.write_safetensors
+    calls = []
+
+    def fill_up(*arguments: Any, **keywords: Any) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*arguments, **keywords)
+
+    monkeypatch.setattr(checkpointing, "write_safetensors", fill_up)
+    config = tiny_config("sac", tmp_path, checkpoint_interval=25, eval_episodes=0)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        train(config)
+    (run_dir,) = tmp_path.iterdir()
+    assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step_25.safetensors"]
+    assert load_checkpoint(run_dir)["counters"]["global_step"] == 25
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_step_saves_and_can_be_resumed(number: int, tmp_path: Path) -> None:
+    class SendSignal(Callback):
+        def on_step_end(self, run: Run) -> None:
+            if run.global_step == 30:
+                os.kill(os.getpid(), number)
+
+    result = train(tiny_config("sac", tmp_path), callbacks=[SendSignal()])
+    assert result.metrics["signal"] == number
+    assert 30 <= result.metrics["global_step"] <= 31
+    resumed = resume_training(result.run_dir, quiet=True)
+    assert resumed.metrics["global_step"] == 40 and resumed.metrics["signal"] is None
+
+
+def test_unsupported_environments_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for env_id, message in (("CartPole-v1", "only continuous actions"), ("Pendulm-v1", "Pendulm-v1")):
+        with pytest.raises(EnvironmentProblem, match=message):
+            train(tiny_config("sac", tmp_path, env_id=env_id))
+    with pytest.raises(ConfigError, match="env_id is required: sac"):
+        train(tiny_config("sac", tmp_path, env_id=None))
+    assert not list(tmp_path.iterdir())
