@@ -1,0 +1,52 @@
+"""Behaviour cloning: supervised imitation of the logged actions (Pomerleau 1989)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms import losses
+from rl_training.algorithms.learner import Batch, Learner, Losses, Noise, NoiseShapes
+from rl_training.models.deterministic import DeterministicTanh
+
+
+class BC(Learner):
+    """A deterministic actor learns by squared error, any other by the likelihood of the logged actions."""
+
+    def setup(self) -> None:
+        self.actor: nn.Module = self.model.actor
+        self.own("actor", list(self.actor.parameters()), self.config.rate_of("actor"))
+
+    def noise_shapes(self, batch_size: int) -> NoiseShapes:
+        return {}
+
+    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+        loss = self.actor_loss(batch)
+        self.descend("actor", loss)
+        return {"actor_loss": loss.detach()}
+
+    def actor_loss(self, batch: Batch) -> Tensor:
+        if isinstance(self.actor, DeterministicTanh):
+            return imitation_error(self.actor.mode(batch["obs"]), batch["actions"])
+        return negative_log_likelihood(self.actor.log_prob(batch["obs"], batch["actions"]))  # type: ignore[operator]
+
+
+def imitation_error(policy_actions: Tensor, actions: Tensor) -> Tensor:
+    """Squared error, mean over batch and action dimensions: `[*S, B, A]` twice -> `[*S]`."""
+    losses.check_same_shape(policy_actions=policy_actions, actions=actions)
+    return (policy_actions - actions).square().mean((-1, -2))
+
+
+def negative_log_likelihood(logprobs: Tensor) -> Tensor:
+    """-E[log pi(a|s)] of logged actions: `[*S, B]` -> `[*S]`."""
+    return -logprobs.mean(-1)
+
+
+def bc_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
+    """From `policy_actions actions`, `(B, A)` each, or `behavior_logprobs` `(B,)` of a stochastic policy."""
+    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
+    if "behavior_logprobs" in named:
+        return {"actor_loss": negative_log_likelihood(named["behavior_logprobs"])}
+    return {"actor_loss": imitation_error(named["policy_actions"], named["actions"])}

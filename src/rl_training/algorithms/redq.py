@@ -1,0 +1,96 @@
+"""Randomised ensembled double Q-learning (Chen et al. 2021, arXiv:2101.05982)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor
+
+from rl_training.algorithms import losses
+from rl_training.algorithms.ensembles import agreed_size, chosen_members, random_subset, values_of
+from rl_training.algorithms.learner import Batch, LearnerConfig, Noise, NoiseShapes
+from rl_training.algorithms.sac import SAC, SACConfig
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import setting
+
+
+class REDQConfig(SACConfig):
+    """Keywords of REDQ beside SAC's."""
+
+    num_critics: int | None = setting(
+        None, "critics in the ensemble (N); none: as many as the model has", ge=1
+    )
+    subset_size: int = setting(2, "critics drawn anew per update (M); the target takes their minimum", ge=1)
+    policy_delay: int = setting(20, "actor, temperature: one update in this many critic updates", ge=1)
+    actor_reduce: Literal["min", "mean"] = setting(
+        "mean", "the actor climbs the minimum or mean of all critics"
+    )
+
+    @model_validator(mode="after")
+    def _subset_fits(self) -> Self:
+        if self.num_critics is not None:
+            check_subset(self.subset_size, self.num_critics)
+        return self
+
+
+class REDQ(SAC):
+    """SAC with N critics, targets from a random few of them, and many updates per environment step."""
+
+    config_class: ClassVar[type[LearnerConfig]] = REDQConfig
+    critic_moves_first: ClassVar[bool] = (
+        False  # the authors take the actor's gradient before the critics' step
+    )
+
+    def setup(self) -> None:
+        super().setup()
+        self.num_critics = agreed_size("num_critics", self.config, self.model)
+        check_subset(self.config.subset_size, self.num_critics)
+        # Metrics of the delayed actor are zero until its first update.
+        self.last_metrics = {
+            name: torch.zeros((), device=self.device) for name in ("actor_loss", "entropy_term")
+        }
+
+    def noise_shapes(self, batch_size: int) -> NoiseShapes:
+        return {**super().noise_shapes(batch_size), "subset": ("uniform", (self.num_critics,))}
+
+    def value_target(self, batch: Batch, noise: Noise) -> Tensor:
+        """SAC's target from the minimum over one random subset, shared by the batch and by all critics."""
+        next_actions, logprobs = self.actor(batch["next_obs"], noise["next"])
+        subset = random_subset(noise["subset"], self.config.subset_size)
+        next_q = values_of(
+            self.target_critic, lambda p: chosen_members(p, subset), batch["next_obs"], next_actions
+        )
+        next_value = losses.soft_value(losses.reduce_critics(next_q, "min"), logprobs, self.alpha())
+        return losses.td_target(batch["rewards"], batch["dones"], next_value, self.discount(batch))
+
+
+def check_subset(subset_size: int, num_critics: int) -> None:
+    if subset_size > num_critics:
+        raise ConfigError(f"subset_size must be <= num_critics ({num_critics}), got {subset_size}")
+
+
+def _sample_target_critic_indices(
+    *, num_critics: int, subset_size: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """The draw of one update on its own: `subset_size` distinct critics as a `(subset_size,)` LongTensor."""
+    return random_subset(torch.rand(num_critics, generator=generator), subset_size)
+
+
+def redq_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
+    """From `critic_q_values (B, N) target_q_values sampled_logprobs sampled_q_values alpha`.
+
+    `sampled_q_values` are those of all critics, `(B, N)`, or their mean, `(B,)`.
+    """
+    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
+    logprobs, alpha, sampled_q = named["sampled_logprobs"], named["alpha"], named["sampled_q_values"]
+    if sampled_q.dim() == 2:
+        sampled_q = losses.reduce_critics(sampled_q.mT, "mean")
+    return {
+        "critic_loss": losses.critic_mse(named["critic_q_values"].mT, named["target_q_values"]),
+        "actor_loss": losses.soft_actor_loss(sampled_q, logprobs, alpha),
+        "target_q_mean": named["target_q_values"].mean(-1),
+        "entropy_term": (alpha * logprobs).mean(-1),
+    }

@@ -1,0 +1,91 @@
+"""Truncated quantile critics (Kuznetsov et al. 2020, arXiv:2005.04269)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor
+
+from rl_training.algorithms import losses, quantiles
+from rl_training.algorithms.ensembles import agreed_size
+from rl_training.algorithms.learner import Batch, LearnerConfig, Losses, Noise
+from rl_training.algorithms.sac import SAC, SACConfig
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import setting
+
+
+class TQCConfig(SACConfig):
+    """Keywords of TQC beside SAC's."""
+
+    num_critics: int | None = setting(None, "critics in the ensemble; none: as many as the model has", ge=1)
+    num_quantiles: int | None = setting(None, "quantiles per critic; none: as many as the model has", ge=1)
+    top_quantiles_to_drop_per_net: int = setting(
+        2, "largest pooled atoms left out of the target, times the critics; more is more pessimistic", ge=0
+    )
+    kappa: float = setting(1.0, "error at which the quantile loss turns from quadratic to linear", gt=0)
+    actor_reduce: Literal["min", "mean"] = setting(
+        "mean", "the actor climbs the minimum or mean of the critics' mean quantiles"
+    )
+
+    @model_validator(mode="after")
+    def _some_atoms_stay(self) -> Self:
+        if self.num_quantiles is not None:
+            check_drop(self.top_quantiles_to_drop_per_net, self.num_quantiles)
+        return self
+
+
+class TQC(SAC):
+    """SAC whose critics are distributions; the target leaves out their most optimistic atoms."""
+
+    config_class: ClassVar[type[LearnerConfig]] = TQCConfig
+
+    def setup(self) -> None:
+        super().setup()
+        agreed_size("num_critics", self.config, self.model)
+        count = agreed_size("num_quantiles", self.config, self.model)
+        check_drop(self.config.top_quantiles_to_drop_per_net, count)
+
+    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, Losses]:
+        """Quantile regression of every critic on the truncated mixture."""
+        with torch.no_grad():
+            atoms = self.value_target(batch, noise)
+        current = self.critic(batch["obs"], batch["actions"])
+        loss = quantiles.quantile_huber(current, atoms, self.config.kappa)
+        return loss, {"target_q_mean": atoms.mean((-1, -2))}
+
+    def value_target(self, batch: Batch, noise: Noise) -> Tensor:
+        """Atoms of the target distribution, `[*S, B, M]`, the next action drawn from the online actor."""
+        next_actions, logprobs = self.actor(batch["next_obs"], noise["next"])
+        next_quantiles = self.target_critic(batch["next_obs"], next_actions)
+        kept = quantiles.smallest_atoms(next_quantiles, self.config.top_quantiles_to_drop_per_net)
+        return quantiles.soft_target_atoms(
+            kept, batch["rewards"], batch["dones"], logprobs, self.alpha(), self.discount(batch)
+        )
+
+    def actor_value(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """The mean of all quantiles, none left out."""
+        return losses.reduce_critics(self.critic(obs, actions).mean(-1), self.config.actor_reduce)
+
+
+def check_drop(drop: int, count: int) -> None:
+    if drop >= count:
+        raise ConfigError(f"top_quantiles_to_drop_per_net must be < num_quantiles ({count}), got {drop}")
+
+
+def tqc_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
+    """From `critic_quantiles (B, N, K) target_quantiles (B, M) sampled_logprobs sampled_q_values alpha`.
+
+    `sampled_q_values` `(B,)` are the means of all quantiles at the policy's actions; `kappa` defaults to 1.
+    """
+    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
+    logprobs, alpha, atoms = named["sampled_logprobs"], named["alpha"], named["target_quantiles"]
+    current = named["critic_quantiles"].movedim(-2, -3)
+    return {
+        "critic_loss": quantiles.quantile_huber(current, atoms, float(inputs.get("kappa", 1.0))),
+        "actor_loss": losses.soft_actor_loss(named["sampled_q_values"], logprobs, alpha),
+        "target_q_mean": atoms.mean(),
+        "entropy_term": (alpha * logprobs).mean(-1),
+    }
