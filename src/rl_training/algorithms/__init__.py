@@ -2,7 +2,13 @@
 
 from rl_training.lazy import lazy_exports
 
-LEARNERS = {"SAC": "sac"}
+LEARNERS = {
+    "SAC": "sac",
+    "TQC": "tqc",
+    "REDQ": "redq",
+    "BC": "bc",
+    "TD3BC": "td3_bc",
+}
 """Public name -> module; the loss helper is `<module>_loss`."""
 
 SOURCES = {

@@ -2,6 +2,17 @@
 
 from rl_training.lazy import lazy_exports
 
-__all__ = ["MLPSACModel"]
+MODELS = {
+    "MLPBCModel": "mlp_bc",
+    "MLPREDQModel": "mlp_redq",
+    "MLPSACModel": "mlp_sac",
+    "MLPTD3Model": "mlp_td3",
+    "MLPTQCModel": "mlp_tqc",
+}
+"""Public name -> module."""
 
-__getattr__, __dir__ = lazy_exports(__name__, {"MLPSACModel": "rl_training.models.mlp_sac"})
+__all__ = sorted(MODELS)
+
+__getattr__, __dir__ = lazy_exports(
+    __name__, {name: f"rl_training.models.{module}" for name, module in MODELS.items()}
+)
