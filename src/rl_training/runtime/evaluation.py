@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -94,30 +94,22 @@ def evaluate_policy(
     if num_episodes < 1:
         raise UserError(f"num_episodes must be >= 1, got {num_episodes}")
     returns, lengths = np.zeros(num_episodes), np.zeros(num_episodes, dtype=np.int64)
-    waiting = iter(range(num_episodes))
+    cut = 0
     with ExitStack() as closing:
         seats = take_seats(env_id, env_kwargs, min(num_episodes, POLICY_ROWS), closing)
-        obs_dim = check_spaces(env_id, seats[0].env.observation_space, seats[0].env.action_space).obs_dim
-        obs = np.zeros((POLICY_ROWS, obs_dim), dtype=np.float32)
-        for row, seat in enumerate(seats):
-            obs[row] = seat.begin(next(waiting), seed)
-        playing = dict(enumerate(seats))
-        while playing:
-            actions = policy.act(obs, deterministic=deterministic)
-            for row, seat in list(playing.items()):
-                obs[row], ended = seat.play(actions[row])
-                if not ended and seat.length < max_episode_steps:
-                    continue
-                if not ended:
-                    warn_of_cut(env_id, max_episode_steps)
-                returns[seat.episode], lengths[seat.episode] = seat.ret, seat.length
-                if on_episode is not None:
-                    on_episode(seat.episode, seat.ret, seat.length)
-                following = next(waiting, None)
-                if following is None:
-                    del playing[row]
-                else:
-                    obs[row] = seat.begin(following, seed)
+        for seat, ended in played_in_lock_step(
+            policy, seats, num_episodes, seed, deterministic, max_episode_steps
+        ):
+            returns[seat.episode], lengths[seat.episode] = seat.ret, seat.length
+            cut += not ended
+            if on_episode is not None:
+                on_episode(seat.episode, seat.ret, seat.length)
+    if cut:
+        warnings.warn(
+            f"{cut} evaluation episodes of {env_id!r} were cut after {max_episode_steps} steps; "
+            "give the environment a time limit (env_kwargs: max_episode_steps)",
+            stacklevel=2,
+        )
     return EvalResult(returns, lengths)
 
 
@@ -132,9 +124,29 @@ def take_seats(
     return seats
 
 
-def warn_of_cut(env_id: str, max_episode_steps: int) -> None:
-    warnings.warn(
-        f"evaluation episodes of {env_id!r} were cut after {max_episode_steps} steps without an end; "
-        "register the environment with max_episode_steps, or pass it in env_kwargs",
-        stacklevel=3,
-    )
+def played_in_lock_step(
+    policy: ActingPolicy, seats: list[Seat], num_episodes: int, seed: int, deterministic: bool, max_steps: int
+) -> Iterator[tuple[Seat, bool]]:
+    """Each seat when its episode is over, and whether the environment ended it.
+
+    One call of the policy serves all seats; the result of a seat has to be read before asking for the next.
+    """
+    env = seats[0].env
+    obs_dim = check_spaces(seats[0].env_id, env.observation_space, env.action_space).obs_dim
+    obs = np.zeros((POLICY_ROWS, obs_dim), dtype=np.float32)
+    for row, seat in enumerate(seats):
+        obs[row] = seat.begin(row, seed)
+    waiting = iter(range(len(seats), num_episodes))
+    playing = dict(enumerate(seats))
+    while playing:
+        actions = policy.act(obs, deterministic=deterministic)
+        for row, seat in list(playing.items()):
+            obs[row], ended = seat.play(actions[row])
+            if not ended and seat.length < max_steps:
+                continue
+            yield seat, ended
+            following = next(waiting, None)
+            if following is None:
+                del playing[row]
+            else:
+                obs[row] = seat.begin(following, seed)
