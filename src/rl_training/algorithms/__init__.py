@@ -8,6 +8,9 @@ LEARNERS = {
     "REDQ": "redq",
     "BC": "bc",
     "TD3BC": "td3_bc",
+    "AWAC": "awac",
+    "CRR": "crr",
+    "IQL": "iql",
 }
 """Public name -> module; the loss helper is `<module>_loss`."""
 

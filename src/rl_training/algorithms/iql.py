@@ -44,7 +44,7 @@ class IQL(AdvantageWeighted):
         """V, actor, Q, target, as the official code: actor and Q see the new V, all see the old target Q."""
         with torch.no_grad():
             q = losses.reduce_critics(self.target_critic(batch["obs"], batch["actions"]), "min")
-        value_loss = advantage_weights.expectile_loss(q - self.value(batch["obs"]), self.config.expectile)
+        value_loss = self.value_loss(batch, q)
         self.descend("value", value_loss)
         with torch.no_grad():
             both = self.value(torch.cat([batch["obs"], batch["next_obs"]], dim=-2))
@@ -60,6 +60,10 @@ class IQL(AdvantageWeighted):
             "value_loss": value_loss.detach(),
             "target_q_mean": target.mean(-1),
         }
+
+    def value_loss(self, batch: Batch, q: Tensor) -> Tensor:
+        """V(s) towards the upper expectile of the logged actions' values `[*S, B]`."""
+        return advantage_weights.expectile_loss(q - self.value(batch["obs"]), self.config.expectile)
 
     def weights(self, advantages: Tensor) -> Tensor:
         return advantage_weights.exp_weights(advantages, self.config.beta, self.config.max_advantage_weight)

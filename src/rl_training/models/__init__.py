@@ -3,7 +3,9 @@
 from rl_training.lazy import lazy_exports
 
 MODELS = {
+    "MLPAWACModel": "mlp_awac",
     "MLPBCModel": "mlp_bc",
+    "MLPIQLModel": "mlp_iql",
     "MLPREDQModel": "mlp_redq",
     "MLPSACModel": "mlp_sac",
     "MLPTD3Model": "mlp_td3",
