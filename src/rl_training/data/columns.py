@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -84,6 +84,30 @@ class ColumnStore:
         maps = dict(self.row_maps)
         maps |= {name: compose(maps.get(name), rows, self.columns[name]) for name in names}
         return replace(self, row_maps=maps)
+
+    def chunks(self, name: str, rows_at_once: int) -> Iterator[Tensor]:
+        """The rows of a column in order, a few at a time and without changes of units."""
+        column, row_map = self.columns[name], self.row_maps.get(name)
+        for start in range(0, self.length(name), rows_at_once):
+            part = slice(start, start + rows_at_once)
+            yield column[part] if row_map is None else column.index_select(0, row_map[part])
+
+    def converted(
+        self, names: Sequence[str], transform: BatchTransform, *, in_place: bool, rows_at_once: int
+    ) -> ColumnStore:
+        """The store with `transform` applied to stored columns; fields may share one, which changes once."""
+        done: dict[int, Tensor] = {}
+        columns = dict(self.columns)
+        for name in names:
+            column = self.columns[name]
+            if id(column) not in done:
+                changed = column if in_place else torch.empty_like(column)
+                for start in range(0, len(column), rows_at_once):
+                    part = slice(start, start + rows_at_once)
+                    changed[part] = transform.apply(column[part])
+                done[id(column)] = changed
+            columns[name] = done[id(column)]
+        return replace(self, columns=columns)
 
     def compacted(self) -> ColumnStore:
         """The same rows without row maps; frees stored rows that nothing refers to."""

@@ -29,6 +29,8 @@ class DataInfo:
     spaces: Spaces | None = None
     env_id: str | None = None
     reference: ReferenceReturns | None = None
+    content_key: str | None = None
+    """fingerprint of the files that the rows were read from, where one was taken (data kept on disk)"""
 
     def to_dict(self) -> dict[str, Any]:
         """What a file stores: everything but the name of the file it was read from."""

@@ -7,7 +7,7 @@ import torch
 
 from rl_training.data.episodes import episode_lengths
 from rl_training.data.offline_dataset import TransitionDataset, as_array
-from rl_training.data.returns import n_step_returns
+from rl_training.data.returns import Float64Array, n_step_returns
 
 
 def with_n_step(dataset: TransitionDataset, n_step: int, gamma: float) -> TransitionDataset:
@@ -30,11 +30,17 @@ def with_n_step(dataset: TransitionDataset, n_step: int, gamma: float) -> Transi
     return TransitionDataset.from_store(store, ordered=False, info=dataset.info)
 
 
-def best_episodes(dataset: TransitionDataset, fraction: float) -> TransitionDataset:
-    """The `fraction` of episodes (at least one) with the highest undiscounted return, as in 10 %-BC."""
+def best_episodes(
+    dataset: TransitionDataset, fraction: float, returns: Float64Array | None = None
+) -> TransitionDataset:
+    """The `fraction` of episodes (at least one) with the highest return, as in 10 %-BC.
+
+    `returns` ranks the episodes; by default their undiscounted sums of rewards.
+    """
     if not 0.0 < fraction <= 1.0:
         raise ValueError(f"top_fraction must be > 0 and <= 1, got {fraction}")
-    ends, returns = dataset.episode_ends("top_fraction"), dataset.episode_returns()
+    ends = dataset.episode_ends("top_fraction")
+    returns = dataset.episode_returns() if returns is None else returns
     chosen = np.zeros(len(returns), dtype=bool)
     chosen[np.argsort(-returns, kind="stable")[: max(1, int(fraction * len(returns)))]] = True
     rows = np.flatnonzero(np.repeat(chosen, episode_lengths(ends)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -101,10 +101,16 @@ class ReplayBuffer:
         device = self.device if generator is None else generator.device
         return self.gather(torch.randint(self._size, shape, generator=generator, device=device))
 
-    def state_dict(self) -> dict[str, Any]:
-        """The filled rows in their places, as copies: later `add` calls do not change what is being saved."""
+    def state_dict(self, lane: int | None = None) -> dict[str, Any]:
+        """The filled rows in their places, as copies: later `add` calls do not change what is being saved.
+
+        With `lane` given, what a buffer of that lane alone needs.
+        """
         filled = {name: ring[:, : self._size] for name, ring in self._rings.items()}
-        rows = {name: rows[0] if self.lanes is None else rows for name, rows in filled.items()}
+        if lane is not None or self.lanes is None:
+            rows = {name: rows[lane or 0] for name, rows in filled.items()}
+        else:
+            rows = filled
         copies = {name: row.clone(memory_format=torch.contiguous_format) for name, row in rows.items()}
         return {"capacity": self.capacity, "position": self._position, **copies}
 
@@ -123,6 +129,22 @@ class ReplayBuffer:
             self._write(name, 0, rows[None] if self.lanes is None else rows)
         self._size = size
         self._position = int(state["position"])
+
+    def keep(self, lanes: Sequence[int]) -> ReplayBuffer:
+        """A buffer of some of the lanes; of one lane alone, without a lane axis."""
+        smaller = ReplayBuffer(
+            self.capacity,
+            *self._row_shapes["obs"],
+            *self._row_shapes["actions"],
+            lanes=None if len(lanes) == 1 else len(lanes),
+            device=self.device,
+        )
+        states = [self.state_dict(lane) for lane in lanes]
+        rows = {name: torch.stack([state[name] for state in states]) for name in self._rings}
+        if len(lanes) == 1:
+            rows = {name: values[0] for name, values in rows.items()}
+        smaller.load_state_dict({**states[0], **rows})
+        return smaller
 
     def _check_shapes(self, given: Mapping[str, Rows]) -> int:
         """The number of rows per lane, once every shape has been compared with what the buffer holds."""

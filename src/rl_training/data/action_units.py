@@ -1,0 +1,72 @@
+"""Do the data's vectors fit the spaces, and how do its actions become actions in [-1, 1]?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rl_training.data.data_config import OfflineDataFields
+from rl_training.data.offline_dataset import TransitionDataset, as_array
+from rl_training.data.transforms import ActionScaling
+from rl_training.data.validation import action_range, check_width, first_outside
+from rl_training.errors import DataError
+from rl_training.spaces import Spaces
+
+
+def check_dimensions(dataset: TransitionDataset, spaces: Spaces) -> TransitionDataset:
+    """The dataset, with an axis for single actions and observations, if its vectors have the right sizes."""
+    if not len(dataset):
+        raise DataError(f"{dataset.info.source}: the dataset is empty (no complete transition)")
+    wanted = {"obs": spaces.obs_dim, "actions": spaces.action_dim}
+    for name, width in wanted.items():
+        check_width(
+            name, as_array(dataset.store.columns[name]), width, dataset.info.source, "the environment"
+        )
+    thin = [
+        name
+        for name in ("obs", "next_obs", "actions", "next_actions")
+        if name in dataset.fields and dataset.store.columns[name].ndim == 1
+    ]
+    return dataset.with_columns({name: dataset.store.whole(name).unsqueeze(-1) for name in thin})
+
+
+def action_scaling(
+    parts: Sequence[TransitionDataset], settings: OfflineDataFields, spaces: Spaces
+) -> ActionScaling | None:
+    """How recorded actions become actions in [-1, 1]; None where they already are and nothing is clipped."""
+    low, high = np.array(spaces.action_low), np.array(spaces.action_high)
+    if settings.out_of_bounds == "rescale":
+        ranges = [action_range(as_array(part.store.columns["actions"])) for part in parts]
+        data_low, data_high = np.min([r[0] for r in ranges], axis=0), np.max([r[1] for r in ranges], axis=0)
+        varies = data_high > data_low
+        low, high = np.where(varies, data_low, low), np.where(varies, data_high, high)
+        return ActionScaling.between(low.tolist(), high.tolist(), settings.action_clip)
+    within = True
+    for part in parts:
+        for name in ("actions", "next_actions"):
+            if name in part.fields:
+                actions = as_array(part.store.columns[name])
+                if settings.out_of_bounds == "error":
+                    _check_bounds(part, name, spaces)
+                smallest, largest = action_range(actions)
+                within &= bool((smallest >= low).all() and (largest <= high).all())
+    unit = bool((low == -1.0).all() and (high == 1.0).all())
+    if unit and within and settings.action_clip in (None, 1.0):
+        return None
+    return ActionScaling.between(low.tolist(), high.tolist(), settings.action_clip)
+
+
+def _check_bounds(part: TransitionDataset, name: str, spaces: Spaces) -> None:
+    actions = as_array(part.store.columns[name])
+    low, high = np.array(spaces.action_low), np.array(spaces.action_high)
+    outside = first_outside(actions, low, high)
+    if outside is None:
+        return
+    row, column = outside
+    smallest, largest = action_range(actions)
+    raise DataError(
+        f"{part.info.source}: {name} row {row} has {actions[row, column]:g} for action {column}, outside its "
+        f"bounds [{low[column]:g}, {high[column]:g}] (the data spans [{smallest[column]:g}, "
+        f"{largest[column]:g}]); set out_of_bounds to clip, or to rescale (maps the data's range to the bounds)"
+    )

@@ -1,0 +1,167 @@
+"""Data larger than memory: one conversion to flat files, which every process then maps and shares.
+
+A cache entry is a directory named after the content of the source. It is written under a temporary name and
+renamed, so an entry is complete or absent; two processes that build the same one do not disturb each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.data.data_info import DataInfo
+from rl_training.data.dataset_loaders import read_log
+from rl_training.data.episode_log import EpisodeLog
+from rl_training.data.episodes import Array
+from rl_training.data.field_names import VECTOR_FIELDS
+from rl_training.data.reading import Allocate, Target
+from rl_training.errors import DataError
+from rl_training.experiment.atomic import reason
+
+CACHE_VARIABLE = "RL_TRAINING_CACHE"
+"""Environment variable that names the directory of the cache."""
+
+_FORMAT = "flat-1"
+_FACTS = "facts.json"
+
+Filled = tuple[Mapping[str, Array], dict[str, Any]]
+
+
+def cache_directory() -> Path:
+    """Where flat copies are kept: $RL_TRAINING_CACHE, or the user's cache directory."""
+    if os.environ.get(CACHE_VARIABLE):
+        return Path(os.environ[CACHE_VARIABLE])
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "rl_training" / "datasets"
+
+
+def cached_log(
+    kind: str, *, dataset_path: str | os.PathLike[str] | None = None, dataset_id: str | None = None
+) -> EpisodeLog:
+    """The log of a file or Minari dataset with its wide columns memory-mapped."""
+    sources = _source_files(kind, dataset_path, dataset_id)
+    key = fingerprint(kind, *(_content_key(path) for path in sources))
+
+    def fill(allocate: Allocate) -> Filled:
+        def place(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+            return allocate(name, shape, dtype) if name in VECTOR_FIELDS else np.empty(shape, dtype)
+
+        log = read_log(kind, dataset_path=dataset_path, dataset_id=dataset_id, target=Target(place))
+        names = ("obs", "actions", "rewards", "terminated", "truncated")
+        columns = {name: getattr(log, name) for name in names}
+        optional = {name: getattr(log, name) for name in ("next_obs", "next_actions", "returns_to_go")}
+        columns |= {name: values for name, values in optional.items() if values is not None}
+        facts = {"info": log.info.to_dict(), "notes": log.notes, "timeouts_known": log.timeouts_known}
+        return columns, {**facts, "source": log.info.source}
+
+    columns, facts = cached_columns(key, fill)
+    info = replace(DataInfo.from_dict(facts["source"], facts["info"]), content_key=key)
+    return EpisodeLog(
+        **columns, info=info, notes=tuple(facts["notes"]), timeouts_known=facts["timeouts_known"]
+    )
+
+
+def cached_columns(key: str, fill: Callable[[Allocate], Filled]) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The mapped columns and the facts of an entry; `fill` makes them if the entry does not exist yet."""
+    folder = cache_directory() / key
+    if not (folder / _FACTS).exists():
+        _build(folder, fill)
+    facts = json.loads((folder / _FACTS).read_text())
+    # "c" maps pages that all processes share until one writes to them, which only copies for itself
+    return {name: np.load(folder / f"{name}.npy", mmap_mode="c") for name in facts["columns"]}, facts
+
+
+def fingerprint(*parts: str | bytes | memoryview) -> str:
+    """A short name for a combination of texts and bytes."""
+    digest = hashlib.blake2b(_FORMAT.encode(), digest_size=20)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _build(folder: Path, fill: Callable[[Allocate], Filled]) -> None:
+    temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
+    placed: dict[str, Array] = {}
+
+    def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        placed[name] = _new_file(temporary / f"{name}.npy", shape, dtype)
+        return placed[name]
+
+    try:
+        temporary.mkdir(parents=True)
+        columns, facts = fill(allocate)
+        for name, values in columns.items():
+            if name not in placed:
+                np.save(temporary / f"{name}.npy", values)
+        for values in placed.values():
+            if isinstance(values, np.memmap):
+                values.flush()
+        (temporary / _FACTS).write_text(json.dumps({**facts, "columns": list(columns)}))
+        if not folder.exists():  # another process may have been faster
+            os.rename(temporary, folder)
+    except OSError as problem:
+        if not (folder / _FACTS).exists():
+            raise DataError(
+                f"cannot write the data cache in {folder.parent}: {reason(problem)}; free space there or set "
+                f"{CACHE_VARIABLE} to another directory"
+            ) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _new_file(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An NPY file whose space is reserved: writing to a mapped file on a full disk would kill the process."""
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    values = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return values
+
+
+def _source_files(
+    kind: str, dataset_path: str | os.PathLike[str] | None, dataset_id: str | None
+) -> list[Path]:
+    """The files that make up a dataset; empty where the reader has to complain."""
+    if kind == "minari":
+        from rl_training.data.loaders_minari import dataset_directory
+
+        if dataset_id is None:
+            return []
+        directory = dataset_directory(dataset_id, None if dataset_path is None else Path(dataset_path))
+        return sorted(path for path in directory.rglob("*") if path.is_file())
+    path = None if dataset_path is None else Path(dataset_path)
+    return [path] if path is not None and path.is_file() else []
+
+
+def _content_key(path: Path) -> str:
+    """Fingerprint of a file's bytes, remembered beside its size and time so that it is read only once."""
+    status = path.stat()
+    stamp = {"size": status.st_size, "modified": status.st_mtime_ns}
+    note = cache_directory() / "stamps" / f"{fingerprint(str(path.resolve()))}.json"
+    if note.exists():
+        known = json.loads(note.read_text())
+        if {name: known.get(name) for name in stamp} == stamp:
+            return str(known["key"])
+    with path.open("rb") as file:
+        key = hashlib.file_digest(file, "blake2b").hexdigest()
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        temporary = note.with_name(f"{note.name}.{uuid.uuid4().hex}.tmp")
+        temporary.write_text(json.dumps({**stamp, "key": key}))
+        os.replace(temporary, note)
+    except OSError as problem:
+        raise DataError(f"cannot write the data cache in {note.parent}: {reason(problem)}") from None
+    return key

@@ -1,0 +1,205 @@
+"""The one way from loaded rows to training batches, for every algorithm and every source.
+
+Per part: reward transform -> returns-to-go -> choice of rows. Then the union: mix -> observation
+normalisation -> action scaling. Later steps need the results of earlier ones, so the order is fixed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.data.action_units import action_scaling, check_dimensions
+from rl_training.data.data_config import OfflineDataFields
+from rl_training.data.data_info import ReferenceReturns
+from rl_training.data.disk_mix import disk_concatenation
+from rl_training.data.episode_transforms import best_episodes, with_n_step
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.offline_mixers import mix_transition_datasets
+from rl_training.data.transforms import (
+    BatchTransform,
+    ObservationNormalizer,
+    RewardTransform,
+    clip_bounds,
+    return_range_scale,
+)
+from rl_training.data.validation import CHUNK_ROWS
+from rl_training.errors import DataError
+from rl_training.spaces import Spaces
+
+RETURNS = "returns_to_go"
+
+
+@dataclass(frozen=True)
+class PreparedDataset:
+    """Training data, and everything that must be known to use a policy learned from it."""
+
+    dataset: TransitionDataset
+    spaces: Spaces
+    normalizer: ObservationNormalizer | None
+    reward_transform: RewardTransform
+    reference: ReferenceReturns | None
+    summary: dict[str, Any]
+
+
+def process_offline_dataset(
+    parts: Sequence[TransitionDataset],
+    settings: OfflineDataFields,
+    spaces: Spaces,
+    *,
+    gamma: float,
+    needs: frozenset[str] = frozenset(),
+    limits: Sequence[int | None] | None = None,
+    reference: ReferenceReturns | None = None,
+    owned: bool = True,
+) -> PreparedDataset:
+    """Prepare loaded parts for training.
+
+    `needs` names optional fields the learner asks for, `limits` the rows kept of each part, and `owned` says
+    that the parts' tensors may be changed in place.
+    """
+    parts = [check_dimensions(part, spaces) for part in parts]
+    scaling = action_scaling(parts, settings, spaces)
+    transform = _reward_transform(parts, settings)
+    summary = _describe(parts, transform)
+    steps = _PartSteps(settings, transform, gamma, needs)
+    ready = [steps.run(part, limit) for part, limit in zip(parts, limits or [None] * len(parts), strict=True)]
+    if len(ready) > 1:
+        dataset, owned = _mixed(ready, settings), True
+    else:
+        dataset = ready[0]
+    if settings.dataset_in_memory and 2 * len(dataset) < len(dataset.store.columns["obs"]):
+        dataset, owned = dataset.compacted(), True
+    normalizer = None
+    if settings.normalize_observations:
+        normalizer = observation_statistics(dataset)
+        dataset = _converted(dataset, ("obs", "next_obs"), normalizer, settings, owned)
+    if scaling is not None:
+        dataset = _converted(dataset, ("actions", "next_actions"), scaling, settings, owned)
+    summary |= {"rows": len(dataset), "fields": list(dataset.fields)}
+    return PreparedDataset(dataset, spaces, normalizer, transform, reference, summary)
+
+
+def observation_statistics(dataset: TransitionDataset) -> ObservationNormalizer:
+    """Mean and population standard deviation of the observations, in double precision."""
+    store, count = dataset.store, len(dataset)
+    mean = torch.zeros(store.columns["obs"].shape[1], dtype=torch.float64, device=dataset.device)
+    for chunk in store.chunks("obs", CHUNK_ROWS):
+        mean += chunk.double().sum(dim=0)
+    mean /= count
+    squares = torch.zeros_like(mean)
+    for chunk in store.chunks("obs", CHUNK_ROWS):
+        squares += (chunk.double() - mean).square_().sum(dim=0)
+    return ObservationNormalizer(mean.float(), (squares / count).sqrt().float())
+
+
+@dataclass(frozen=True)
+class _PartSteps:
+    """What happens to one part while its rows are in time order."""
+
+    settings: OfflineDataFields
+    transform: RewardTransform
+    gamma: float
+    needs: frozenset[str]
+
+    def run(self, part: TransitionDataset, limit: int | None) -> TransitionDataset:
+        settings = self.settings
+        recorded = part.episode_returns() if settings.top_fraction < 1.0 else None
+        changed = self._with_returns(self._with_rewards(part), part)
+        if recorded is not None:  # the best by the rewards of the data, not by the transformed ones
+            changed = best_episodes(changed, settings.top_fraction, recorded)
+        if settings.n_step > 1:
+            changed = with_n_step(changed, settings.n_step, self.gamma)
+        if limit is not None and limit < len(changed):
+            changed = changed.select_rows(torch.arange(limit))
+        return changed
+
+    def _with_rewards(self, part: TransitionDataset) -> TransitionDataset:
+        plain = part.with_fields(name for name in part.fields if name != RETURNS)
+        plain = TransitionDataset.from_store(
+            plain.store, tails=part.tails, ordered=part.ordered, info=part.info
+        )
+        if self.transform.is_identity:
+            return plain
+        scale, shift, clip = self.transform.scale, self.transform.shift, self.transform.clip
+        return plain.with_reward_transform(scale=scale, shift=shift, clip=clip)
+
+    def _with_returns(self, changed: TransitionDataset, part: TransitionDataset) -> TransitionDataset:
+        given = part.returns_to_go
+        if self.settings.returns_to_go == "given":
+            if given is None:
+                raise DataError(
+                    f"{part.info.source}: returns_to_go: given needs data with returns_to_go; set it to auto"
+                )
+            return changed.with_columns({RETURNS: given})
+        if given is None and RETURNS not in self.needs:
+            return changed
+        failure = self.settings.failure_reward
+        if failure is not None:
+            failure = float(self.transform.apply_to_array(np.array([failure]))[0])
+        return changed.with_discounted_returns_to_go(self.gamma, failure_reward=failure)
+
+
+def _reward_transform(parts: Sequence[TransitionDataset], settings: OfflineDataFields) -> RewardTransform:
+    """One transform for all parts, so that equal rewards stay equal."""
+    scale = settings.reward_scale
+    if settings.normalize_reward:
+        scale *= return_range_scale(np.concatenate([part.episode_returns() for part in parts]))
+    return RewardTransform(scale, settings.reward_shift, clip_bounds(settings.reward_clip))
+
+
+def _mixed(parts: Sequence[TransitionDataset], settings: OfflineDataFields) -> TransitionDataset:
+    weights = [part.weight for part in settings.dataset_parts if part.weight is not None]
+    rows = [part.rows for part in settings.dataset_parts if part.rows is not None]
+    return mix_transition_datasets(
+        parts,
+        weights=weights or None,
+        rows=rows or None,
+        total_size=settings.dataset_size,
+        seed=settings.dataset_seed,
+        concatenate=None if settings.dataset_in_memory else disk_concatenation(parts),
+    )
+
+
+def _converted(
+    dataset: TransitionDataset,
+    names: Sequence[str],
+    transform: BatchTransform,
+    settings: OfflineDataFields,
+    owned: bool,
+) -> TransitionDataset:
+    """Change the units of fields: the stored rows where they are in memory, else every batch."""
+    present = [name for name in names if name in dataset.fields]
+    if not settings.dataset_in_memory:
+        return dataset.with_batch_transforms({name: transform for name in present})
+    store = dataset.store.converted(present, transform, in_place=owned, rows_at_once=CHUNK_ROWS)
+    return TransitionDataset.from_store(
+        store,
+        tails=dataset.tails,
+        returns_gamma=dataset.returns_gamma,
+        ordered=dataset.ordered,
+        info=replace(dataset.info, content_key=None),
+    )
+
+
+def _describe(parts: Sequence[TransitionDataset], transform: RewardTransform) -> dict[str, Any]:
+    """Facts about the recorded data, as plain numbers and texts."""
+    summary: dict[str, Any] = {
+        "source": " + ".join(part.info.source for part in parts),
+        "transitions": sum(len(part) for part in parts),
+        "terminations": int(sum(float(part.dones.sum()) for part in parts)),
+        "reward_transform": transform.to_dict(),
+    }
+    if all(part.ordered and len(part) for part in parts):
+        returns = np.concatenate([part.episode_returns() for part in parts])
+        summary |= {
+            "episodes": len(returns),
+            "return_mean": float(returns.mean()),
+            "return_min": float(returns.min()),
+            "return_max": float(returns.max()),
+        }
+    return summary

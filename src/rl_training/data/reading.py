@@ -1,0 +1,76 @@
+"""What the readers of all formats share: where arrays are put, and how problems are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.data.episodes import Array
+from rl_training.data.field_names import FIELD_NAMES, FLAG_FIELDS, VECTOR_FIELDS
+from rl_training.errors import DataError
+
+Allocate = Callable[[str, tuple[int, ...], "np.dtype[Any]"], Array]
+
+_NUMBERED = re.compile(r"(.+?)_?(\d+)")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a reader puts what it reads: in memory, or in the files of a cache."""
+
+    allocate: Allocate = lambda name, shape, dtype: np.empty(shape, dtype)
+    exact: bool = False
+    """keep double precision (conversions do; training data is single precision)"""
+
+    def array(self, field: str, shape: tuple[int, ...], stored: np.dtype[Any]) -> Array:
+        """An empty array for a field that is stored with type `stored`."""
+        if field in FLAG_FIELDS or field == "episode_ids":
+            return self.allocate(field, shape, stored)
+        keep_double = self.exact and stored == np.float64
+        return self.allocate(field, shape, np.dtype(np.float64 if keep_double else np.float32))
+
+
+@contextmanager
+def reading(path: Path, what: str, *problems: type[Exception]) -> Iterator[None]:
+    """Turn a format library's failures on `path` into one line that names the file."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file; dataset_path must name an existing {what} file")
+    if path.is_dir():
+        raise DataError(f"{path}: is a directory; dataset_path must name an {what} file")
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as problem:
+        if not isinstance(problem, (OSError, *problems)):
+            raise
+        text = " ".join(str(problem).split()) or type(problem).__name__
+        raise DataError(
+            f"{path}: cannot be read as {what}; it is damaged or of another kind ({text})"
+        ) from None
+
+
+def vector_columns(names: Iterable[str]) -> dict[str, list[str]]:
+    """Numbered columns that together are one vector: `obs_0, obs_1` -> `obs`.
+
+    A table with one column per number is how most logs look; counting must start at 0 and leave no gap.
+    """
+    vectors = {name for field in VECTOR_FIELDS for name in FIELD_NAMES[field]}
+    found: dict[str, dict[int, str]] = {}
+    for column in names:
+        match = _NUMBERED.fullmatch(column)
+        if match is not None and match[1] in vectors:
+            found.setdefault(match[1], {})[int(match[2])] = column
+    for name, columns in found.items():
+        missing = [index for index in range(len(columns)) if index not in columns]
+        if missing:
+            raise DataError(
+                f"columns {name}_0, {name}_1, ... must be numbered without gaps, {missing[0]} is missing"
+            )
+    return {name: [columns[index] for index in range(len(columns))] for name, columns in found.items()}

@@ -1,0 +1,85 @@
+"""Write datasets so that a kill or a full disk never leaves half a file under the final name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rl_training.data.episode_log import EpisodeLog
+from rl_training.data.episodes import Array
+from rl_training.errors import DataError
+from rl_training.experiment.atomic import TEMPORARY_SUFFIX, reason
+
+FORMAT_OF_ENDING = {
+    ".hdf5": "hdf5",
+    ".h5": "hdf5",
+    ".npz": "npz",
+    ".parquet": "parquet",
+    ".csv": "csv",
+}
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, file or directory, that takes its place once it is complete."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    _remove(temporary)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        for file in [temporary, *temporary.rglob("*")] if temporary.is_dir() else [temporary]:
+            if file.is_file():
+                with file.open("rb") as written:
+                    os.fsync(written.fileno())
+        os.replace(temporary, path)
+    except BaseException as problem:
+        _remove(temporary)
+        if isinstance(problem, OSError | RuntimeError):  # h5py reports a full disk either way
+            text = reason(problem) if isinstance(problem, OSError) else str(problem)
+            raise DataError(f"cannot write {path}: {text}; nothing was left under that name") from None
+        raise
+
+
+def log_columns(log: EpisodeLog) -> dict[str, Array]:
+    """The fields of a log that a file stores."""
+    columns = {"obs": log.obs, "actions": log.actions, "rewards": log.rewards, "terminated": log.terminated}
+    optional = {
+        "truncated": log.truncated if log.timeouts_known else None,
+        "next_obs": log.next_obs,
+        "next_actions": log.next_actions,
+        "returns_to_go": log.returns_to_go,
+    }
+    return columns | {name: values for name, values in optional.items() if values is not None}
+
+
+def write_log(log: EpisodeLog, path: Path) -> None:
+    """Write a log in the format that the ending of `path` names."""
+    kind = FORMAT_OF_ENDING.get(path.suffix.lower())
+    with replacing(path) as temporary:
+        if kind == "hdf5":
+            from rl_training.data.loaders_hdf5 import write_hdf5
+
+            write_hdf5(log_columns(log), log.info, temporary)
+        elif kind == "npz":
+            from rl_training.data.loaders_npz import write_npz
+
+            write_npz(log_columns(log), log.info, temporary)
+        elif kind == "parquet":
+            from rl_training.data.loaders_parquet import write_parquet
+
+            write_parquet(log_columns(log), log.info, temporary)
+        else:
+            raise DataError(
+                f"{path}: the ending of a data file must be .hdf5, .h5, .npz or .parquet, got {path.suffix!r}"
+            )
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
