@@ -74,7 +74,7 @@ def _draw(rows: Rows, config: Mapping[str, Any], *, fallback_title: str) -> Figu
 
 
 def _draw_returns(panel: Axes, rows: Rows, returns: Curve) -> None:
-    training = _curve(rows, "collect", "episode_return")
+    training = _curve(rows, "collect", "rollout_return_mean")
     if len(training[0]):
         panel.plot(*training, color="#9aa5b1", linewidth=1.0, label="training episodes", zorder=1)
     steps, mean = returns
