@@ -68,5 +68,6 @@ def _check_bounds(part: TransitionDataset, name: str, spaces: Spaces) -> None:
     raise DataError(
         f"{part.info.source}: {name} row {row} has {actions[row, column]:g} for action {column}, outside its "
         f"bounds [{low[column]:g}, {high[column]:g}] (the data spans [{smallest[column]:g}, "
-        f"{largest[column]:g}]); set out_of_bounds to clip, or to rescale (maps the data's range to the bounds)"
+        f"{largest[column]:g}]); set out_of_bounds: clip, or out_of_bounds: rescale to map the data's range "
+        "to the bounds"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,20 @@ class ReferenceReturns:
     def normalized_score(self, mean_return: float) -> float:
         """0 at the minimum reference (usually random actions), 100 at the maximum (usually an expert)."""
         return 100.0 * (mean_return - self.minimum) / (self.maximum - self.minimum)
+
+    def score_metrics(self, mean_return: float) -> dict[str, Any]:
+        """What an evaluation reports: the score and the reference it is relative to."""
+        return {
+            "eval_normalized_score": self.normalized_score(mean_return),
+            "eval_normalized_score_reference": self.source,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"minimum": self.minimum, "maximum": self.maximum, "source": self.source}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ReferenceReturns:
+        return cls(float(values["minimum"]), float(values["maximum"]), str(values["source"]))
 
 
 @dataclass(frozen=True)

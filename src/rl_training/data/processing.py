@@ -81,6 +81,7 @@ def process_offline_dataset(
     if scaling is not None:
         dataset = _converted(dataset, ("actions", "next_actions"), scaling, settings, owned)
     summary |= {"rows": len(dataset), "fields": list(dataset.fields)}
+    summary["reference"] = None if reference is None else reference.to_dict()
     return PreparedDataset(dataset, spaces, normalizer, transform, reference, summary)
 
 

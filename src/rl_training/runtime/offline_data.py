@@ -1,0 +1,144 @@
+"""The data of an offline run: its recipe carried out, or a dataset given in memory, ready to train on."""
+
+from __future__ import annotations
+
+from rl_training.data.data_config import DatasetSource, OfflineDataFields
+from rl_training.data.dataset_loaders import load_transition_dataset
+from rl_training.data.offline_dataset import TransitionDataset, as_array
+from rl_training.data.processing import PreparedDataset, process_offline_dataset
+from rl_training.data.reference_scores import reference_returns
+from rl_training.data.validation import check_finite
+from rl_training.errors import ConfigError, DataError
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.runtime.data_collection import Rollout, UnitPolicy, collect_in_memory
+from rl_training.runtime.environments import spaces_of
+from rl_training.spaces import Spaces
+
+DEFAULT_GAMMA = 0.99
+"""Discount of returns for an algorithm that has none of its own (BC)."""
+
+
+def build_offline_dataset(
+    config: TrainConfig,
+    *,
+    dataset: TransitionDataset | None = None,
+    needs: frozenset[str] | None = None,
+) -> PreparedDataset:
+    """The one place that prepares training data; `dataset` in memory replaces the config's recipe.
+
+    `needs` are the optional fields that the learner asks for (default: those of the config's algorithm).
+    """
+    settings = data_settings(config)
+    limits: list[int | None] | None
+    if dataset is not None:
+        _check_given(dataset)
+        parts, limits = [dataset], None
+    else:
+        sources = _sources(settings)
+        parts = [_load(kind, source, config, settings.dataset_in_memory) for kind, source in sources]
+        limits = [source.dataset_size for _, source in sources]
+    info = parts[0].info
+    return process_offline_dataset(
+        parts,
+        settings,
+        infer_env_spaces(config, dataset=parts[0]),
+        gamma=getattr(settings, "gamma", DEFAULT_GAMMA),
+        needs=get_algorithm_spec(config.algo).learner.needs if needs is None else needs,
+        limits=limits,
+        reference=reference_returns(
+            config.env_id,
+            configured=(settings.reference_min_return, settings.reference_max_return),
+            carried=info.reference,
+            carried_env_id=info.env_id,
+        ),
+        owned=dataset is None,
+    )
+
+
+def infer_env_spaces(config: TrainConfig, *, dataset: TransitionDataset | None = None) -> Spaces:
+    """Sizes and bounds: of the environment, else of the config, else those that the data carries."""
+    if config.env_id is not None:
+        return spaces_of(config.env_id, config.env_kwargs)
+    settings = data_settings(config)
+    if dataset is None:
+        kind, source = _sources(settings)[0]
+        dataset = _load(kind, source, config, settings.dataset_in_memory)
+    if settings.action_low is not None and settings.action_high is not None:
+        shapes = [dataset.store.columns[name].shape for name in ("obs", "actions")]
+        obs_dim, action_dim = (shape[1] if len(shape) > 1 else 1 for shape in shapes)
+        bounds = [
+            _per_action(name, getattr(settings, name), action_dim) for name in ("action_low", "action_high")
+        ]
+        return Spaces(obs_dim, *bounds)
+    if dataset.info.spaces is not None:
+        return dataset.info.spaces
+    if dataset.info.env_id is not None:
+        return spaces_of(dataset.info.env_id)
+    raise ConfigError(
+        f"env_id is required: {dataset.info.source} does not carry its action bounds; give env_id, or "
+        "algo_kwargs.action_low and algo_kwargs.action_high"
+    )
+
+
+def data_settings(config: TrainConfig) -> OfflineDataFields:
+    """The dataset fields of a config."""
+    settings = config.run_config()
+    if not isinstance(settings, OfflineDataFields):
+        raise ConfigError(f"algo must learn from data to have a dataset, got {config.algo!r}")
+    return settings
+
+
+def _sources(settings: OfflineDataFields) -> list[tuple[str, DatasetSource]]:
+    if settings.dataset_kind == "mix":
+        return [(part.dataset_kind, part) for part in settings.dataset_parts]
+    return [(settings.dataset_kind, settings)]
+
+
+def _load(kind: str, source: DatasetSource, config: TrainConfig, in_memory: bool) -> TransitionDataset:
+    """Carry out the recipe of one part; collected data is in memory either way."""
+    if kind not in ("random", "checkpoint"):
+        return load_transition_dataset(
+            kind, dataset_path=source.dataset_path, dataset_id=source.dataset_id, in_memory=in_memory
+        )
+    if config.env_id is None:
+        raise ConfigError(f"env_id is required: dataset_kind '{kind}' collects its data in an environment")
+    policy = None if kind == "random" else load_policy(source.dataset_checkpoint)
+    rows = source.rows_to_collect
+    rollout = Rollout(
+        config.env_id,
+        config.env_kwargs,
+        source.dataset_seed,
+        policy=policy,
+        noise=source.dataset_noise,
+        random_share=source.dataset_random_share,
+    )
+    with rollout:
+        name = f"{kind} data of {config.env_id} ({rows} rows, seed {source.dataset_seed})"
+        return collect_in_memory(rollout, rows, name).to_dataset()
+
+
+def load_policy(path: str | None) -> UnitPolicy:
+    """The policy of a checkpoint, on the CPU so that the same one gives the same rows everywhere."""
+    from rl_training.runtime.workflows import load_policy_from_checkpoint  # which may load this module
+
+    if path is None:
+        raise ConfigError("dataset_checkpoint is required by dataset_kind 'checkpoint'")
+    return load_policy_from_checkpoint(path, device="cpu")
+
+
+def _check_given(dataset: TransitionDataset) -> None:
+    """What loaders check of a file, for a dataset that never was one."""
+    if not len(dataset):
+        raise DataError("the dataset is empty (0 rows)")
+    for name, column in dataset.store.columns.items():
+        check_finite(name, as_array(column), dataset.info.source)
+
+
+def _per_action(name: str, bound: tuple[float, ...], action_dim: int) -> tuple[float, ...]:
+    """One bound per action; a single number holds for all of them."""
+    if len(bound) == 1:
+        return bound * action_dim
+    if len(bound) != action_dim:
+        raise ConfigError(f"algo_kwargs.{name} must have 1 or {action_dim} numbers, got {len(bound)}")
+    return bound
