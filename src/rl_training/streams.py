@@ -94,10 +94,18 @@ class RandomStream:
         state = self.state_dict()
         return {**state, "block_states": state["block_states"][index : index + 1]}
 
+    def keep(self, members: Sequence[int]) -> RandomStream:
+        """A stream of some of the seeds, going on where this one is."""
+        return join_streams([self.member(index) for index in members], self.kind, self.generators[0].device)
 
-def stack_stream_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One state for a stacked stream from those of single streams, which must be equally far on."""
+
+def join_streams(states: Sequence[dict[str, Any]], kind: Kind, device: str | torch.device) -> RandomStream:
+    """One stream over several seeds from the states of single ones, which must be equally far on."""
     positions = {(state["count"], state["cursor"]) for state in states}
     if len(positions) != 1:
         raise ValueError(f"random streams can be stacked only at the same position, got {sorted(positions)}")
-    return {**states[0], "block_states": torch.cat([state["block_states"] for state in states])}
+    joined = RandomStream([torch.Generator(device=device) for _ in states], kind)
+    joined.load_state_dict(
+        {**states[0], "block_states": torch.cat([state["block_states"] for state in states])}
+    )
+    return joined

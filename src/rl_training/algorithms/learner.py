@@ -153,6 +153,10 @@ class Learner(ABC):
         )
         self._steps.clear()
 
+    @property
+    def compiled(self) -> bool:
+        return self._compiler is not None
+
     def _build_step(self, stage: str) -> Callable[..., Losses]:
         def run(batch: dict[str, Tensor], flat: dict[str, Tensor]) -> Losses:
             noise = unpack_noise(flat, self.noise_shapes(batch["obs"].shape[-2]))

@@ -10,7 +10,7 @@ import torch
 
 from rl_training.algorithms.learner import Learner
 from rl_training.errors import ConfigError
-from rl_training.streams import RandomStream, stack_stream_states
+from rl_training.streams import join_streams
 
 
 def stack_learners(learners: Sequence[Learner]) -> Learner:
@@ -24,11 +24,8 @@ def stack_learners(learners: Sequence[Learner]) -> Learner:
     for name, tensor in stacked.tensors().items():
         tensor.data = torch.stack([member[name].detach() for member in members])
     for kind, stream in stacked.streams.items():
-        generators = [torch.Generator(device=first.device) for _ in learners]
-        stacked.streams[kind] = RandomStream(generators, stream.kind)
-        stacked.streams[kind].load_state_dict(
-            stack_stream_states([learner.streams[kind].state_dict() for learner in learners])
-        )
+        states = [learner.streams[kind].state_dict() for learner in learners]
+        stacked.streams[kind] = join_streams(states, stream.kind, first.device)
     copy_shared(first, stacked)
     stacked.last_metrics = {
         name: torch.stack([learner.last_metrics[name] for learner in learners]) for name in first.last_metrics
@@ -40,6 +37,12 @@ def unstack_learners(stacked: Learner) -> list[Learner]:
     """The single learners of a stack, each going on exactly from where the stack is."""
     count = len(stacked.streams["normal"].generators)
     return [unstack_member(stacked, index) for index in range(count)]
+
+
+def keep_members(stacked: Learner, members: Sequence[int]) -> Learner:
+    """The learner of some seeds of a stack; of one seed alone, without a seed axis."""
+    singles = [unstack_member(stacked, index) for index in members]
+    return singles[0] if len(singles) == 1 else stack_learners(singles)
 
 
 def unstack_member(stacked: Learner, index: int) -> Learner:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rl_training.errors import EnvironmentProblem
 from rl_training.runtime.environments import describe_error, episode_seed, spaces_of
-from rl_training.runtime.vector_envs import FAULT, close_vector_env, failing_part, make_vector_env
+from rl_training.runtime.vector_envs import FAULT, failing_part, make_vector_env
 from rl_training.spaces import FloatArray
 from rl_training.streams import RandomStream, torch_generator
 
@@ -81,6 +81,7 @@ class Collector:
         # Actions of the unfinished episodes, as bytes: grows without bound only if an episode does.
         self._played = [bytearray() for _ in range(num_envs)]
         self._problem: EnvironmentProblem | None = None
+        self._in_call = False
         self._envs = make_vector_env(env_id, env_kwargs or {}, num_envs, async_envs=async_envs)
         try:
             everyone = list(range(num_envs))
@@ -158,7 +159,8 @@ class Collector:
         self._replay(actions, np.asarray(state["observations"], dtype=np.float32))
 
     def close(self) -> None:
-        close_vector_env(self._envs)
+        """Close the environments; workers interrupted in a call, say by Ctrl-C, are ended at once."""
+        self._envs.close(terminate=self._in_call)
 
     def __enter__(self) -> Self:
         return self
@@ -224,10 +226,13 @@ class Collector:
 
     def _ask(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the vector environment. It does not raise by itself, unless a worker process has died."""
+        self._in_call = True
         try:
-            return method(*args, **kwargs)
+            result = method(*args, **kwargs)
         except Exception as error:
             raise self._stop(failing_part(self._envs), f"failed: {describe_error(error)}") from error
+        self._in_call = False
+        return result
 
     def _step_failed(self, actions: FloatArray, faults: Sequence[str | None]) -> EnvironmentProblem:
         index, fault = next((i, text) for i, text in enumerate(faults) if text is not None)

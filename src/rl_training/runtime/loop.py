@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from rl_training.algorithms.learner import Learner
-from rl_training.algorithms.stacking import learner_state
+from rl_training.algorithms.stacking import keep_members, learner_state
+from rl_training.errors import RunFailed
 from rl_training.runtime.collector import FinishedEpisode
 from rl_training.runtime.run import Run
 from rl_training.streams import RandomStream
@@ -32,6 +33,9 @@ class Collection(Protocol):
     def state_dict(self, member: int | None, *, with_replay: bool) -> dict[str, Any]: ...
 
     def take_episodes(self, member: int | None) -> list[FinishedEpisode]: ...
+
+    def keep(self, members: Sequence[int]) -> None:
+        """Go on with some of the seeds of a stack."""
 
     def close(self) -> None: ...
 
@@ -85,8 +89,7 @@ class Trainer:
         self.learner, self.phases, self.runs = learner, list(phases), list(runs)
         self.batch_size, self.batches, self.update_budget = batch_size, batches, update_budget
         self.counters = Counters()
-        for run in self.runs:
-            run.trainer = self
+        self._number_runs()
 
     def train(self) -> None:
         """Run all phases to their end, or until every run has asked to stop."""
@@ -95,6 +98,30 @@ class Trainer:
             self._each("on_step_start")
             self._advance(phase)
             self._each("on_step_end")
+            self._retire_stopped()
+
+    def _number_runs(self) -> None:
+        for index, run in enumerate(self.runs):
+            run.trainer = self
+            run.member = None if len(self.runs) == 1 else index
+
+    def _retire_stopped(self) -> None:
+        """A seed of a stack that is done is closed and taken out; the others go on without it."""
+        going = [index for index, run in enumerate(self.runs) if not run.stop_reason]
+        if len(going) in (0, len(self.runs)):
+            return
+        for run in self.runs:
+            if run.stop_reason and run.failure is None:
+                run.finish()
+        compiled = self.learner.compiled
+        self.learner = keep_members(self.learner, going)
+        if compiled:
+            self.learner.compile()
+        self.batches = self.batches.keep(going)
+        if self.collection is not None:
+            self.collection.keep(going)
+        self.runs = [self.runs[index] for index in going]
+        self._number_runs()
 
     def _current_phase(self) -> Phase | None:
         """The phase that is due. The last one stays current when it is done: a larger total reopens it."""
@@ -150,7 +177,13 @@ class Trainer:
 
     def _each(self, hook: str, *arguments: Any) -> None:
         for run in self.runs:
-            run.emit(hook, *arguments)
+            try:
+                run.emit(hook, *arguments)
+            except RunFailed as failure:
+                if len(self.runs) == 1:
+                    raise
+                run.failure = failure  # one seed that diverges does not take the others with it
+                run.request_stop(str(failure))
 
     def _stopped(self) -> bool:
         return all(run.stop_reason for run in self.runs)

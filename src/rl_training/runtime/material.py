@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -36,27 +37,28 @@ class online:
 
     def __init__(
         self,
-        config: TrainConfig,
+        configs: Sequence[TrainConfig],
         settings: Any,
         learner: type[Learner],
         dataset: TransitionDataset | None,
     ) -> None:
+        config = configs[0]
         assert config.env_id is not None  # the config's own check
         if dataset is not None:
             raise ConfigError(f"dataset must be none: {config.algo} learns online, from its environment")
-        self.config, self.settings = config, settings
+        self.configs, self.settings = configs, settings
         self.summary: dict[str, Any] = {}
         self.spaces = spaces_of(config.env_id, config.env_kwargs)
 
     def phases(self, device: torch.device, state: dict[str, Any] | None) -> list[Phase]:
-        collection = OnlineCollection(self.config, self.settings, self.spaces, device)
+        collection = OnlineCollection(self.configs, self.settings, self.spaces, device)
         if state is not None:
             collection.load_state_dict(state)
         return [
             Phase(
                 "online",
-                self.config.total_timesteps,
-                collection.buffer,
+                self.configs[0].total_timesteps,
+                collection,
                 collection,
                 learning_starts=self.settings.learning_starts,
                 train_frequency=self.settings.train_frequency,

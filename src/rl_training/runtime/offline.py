@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,14 +21,18 @@ class OfflineFields(ControlFields, OfflineDataFields):
     """How an offline run gets its data and trains on it."""
 
 
-class offline:  # noqa: N801  (reads as a word in a recipe: phases=offline)
+class offline:
     """Transitions come from a dataset; an environment is needed for evaluation alone."""
 
     def __init__(
-        self, config: TrainConfig, settings: Any, learner: type[Learner], dataset: TransitionDataset | None
+        self,
+        configs: Sequence[TrainConfig],
+        settings: Any,
+        learner: type[Learner],
+        dataset: TransitionDataset | None,
     ) -> None:
-        prepared = build_offline_dataset(config, dataset=dataset, needs=learner.needs)
-        self.config = config
+        self.config = configs[0]
+        prepared = build_offline_dataset(self.config, dataset=dataset, needs=learner.needs)
         self.dataset = prepared.dataset
         self.spaces = prepared.spaces
         self.normalizer: ObservationNormalizer | None = prepared.normalizer

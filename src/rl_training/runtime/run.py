@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import unstack_member
 from rl_training.data.transforms import ObservationNormalizer
+from rl_training.errors import RunFailed
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.runs import library_versions
@@ -25,11 +26,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a finished run leaves: its directory, its last checkpoint and its final numbers."""
+    """What a finished run leaves: its directory, its last checkpoint and its final numbers.
+
+    Of several seeds trained together, `members` holds one result each; the rest speaks of the first seed,
+    but for the evaluation return, which is the mean over seeds.
+    """
 
     run_dir: Path
     checkpoint_path: Path | None
     metrics: dict[str, Any]
+    members: tuple[TrainResult, ...] = ()
+
+
+class Acting(Protocol):
+    """What is needed to act: spaces and scaling."""
+
+    spaces: Spaces
+    normalizer: ObservationNormalizer | None
 
 
 class Run:
@@ -37,25 +50,25 @@ class Run:
 
     def __init__(
         self,
-        *,
         config: TrainConfig,
         settings: Any,
         run_dir: Path,
-        spaces: Spaces,
-        normalizer: ObservationNormalizer | None,
+        material: Acting,
         callbacks: Sequence[Callback],
-        extra_state: dict[str, Any] | None = None,
+        notes: dict[str, Any],
     ) -> None:
         self.config, self.settings, self.run_dir = config, settings, run_dir
-        self.spaces, self.normalizer = spaces, normalizer
+        self.spaces, self.normalizer = material.spaces, material.normalizer
         self.callbacks = list(callbacks)
-        self.extra_state = extra_state or {}
+        self.notes = notes
         self.trainer: Trainer
         self.member: int | None = None
         self.stop_reason: str | None = None
         self.signal: int | None = None
         self.checkpoint_path: Path | None = None
         self.results: dict[str, Any] = {}
+        self.outcome: dict[str, Any] | None = None
+        self.failure: RunFailed | None = None
 
     @property
     def global_step(self) -> int:
@@ -85,6 +98,20 @@ class Run:
     def request_stop(self, reason: str) -> None:
         """End this run after the present step; the first reason counts."""
         self.stop_reason = self.stop_reason or reason
+
+    def finish(self) -> None:
+        """Save, evaluate a last time, and note the final numbers; training of this seed is over."""
+        self.emit("on_train_end")
+        counters = self.trainer.counters
+        self.outcome = {
+            **(self.update_metrics() if counters.gradient_steps else {}),
+            **self.results,
+            "global_step": counters.global_step,
+            "gradient_steps": counters.gradient_steps,
+            "env_steps": counters.env_steps,
+            "stop_reason": self.stop_reason or "finished",
+            "signal": self.signal,
+        }
 
     def emit(self, hook: str, *arguments: Any) -> None:
         for callback in self.callbacks:
@@ -118,7 +145,7 @@ class Run:
             "callbacks": {type(c).__name__: state for c in self.callbacks if (state := c.state_dict())},
             "versions": library_versions(),
             "results": {name: value for name, value in self.results.items() if is_plain(value)},
-            **self.extra_state,
+            **self.notes,
             **self.trainer.state_dict(self.member, with_replay=with_replay),
         }
 

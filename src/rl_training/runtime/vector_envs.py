@@ -28,19 +28,18 @@ SOUND_SQUARED_LENGTH = 1e76
 """An observation that is shorter has neither NaN nor anything beyond the range of float32 in it."""
 
 GRACE_SECONDS = 3
-"""How long a worker process outlives a request to terminate, and how long closing waits for it."""
+"""How long a worker process outlives a request to terminate, and how long closing waits for an answer."""
 
 
 def make_vector_env(
     env_id: str, env_kwargs: Mapping[str, Any], num_envs: int, *, async_envs: bool = False
-) -> SerialVectorEnv | AsyncVectorEnv[Any, Any]:
+) -> SerialVectorEnv | WorkerVectorEnv:
     """`num_envs` copies of an environment; `async_envs` gives each a process of its own."""
     factories = [EnvFactory(env_id, env_kwargs, index) for index in range(num_envs)]
     if not async_envs:
         return SerialVectorEnv(factories)
     try:
-        with quiet_gymnasium():
-            return AsyncVectorEnv(factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        return WorkerVectorEnv(factories)
     except EnvironmentProblem:
         raise
     except Exception as error:
@@ -52,24 +51,9 @@ def make_vector_env(
     )
 
 
-def close_vector_env(envs: SerialVectorEnv | AsyncVectorEnv[Any, Any]) -> None:
-    """Close every sub-environment; workers that are dead, or too slow to answer, are killed."""
-    if not isinstance(envs, AsyncVectorEnv):
-        envs.close()
-        return
-    try:
-        with quiet_gymnasium():
-            envs.close(timeout=GRACE_SECONDS)
-    except Exception:
-        for process in envs.processes:
-            process.kill()
-            process.join()
-        envs.closed = True
-
-
-def failing_part(envs: SerialVectorEnv | AsyncVectorEnv[Any, Any]) -> str:
+def failing_part(envs: SerialVectorEnv | WorkerVectorEnv) -> str:
     """What to blame when a vector environment itself raises: the worker that died, if one did."""
-    if isinstance(envs, AsyncVectorEnv):
+    if isinstance(envs, WorkerVectorEnv):
         for index, process in enumerate(envs.processes):
             process.join(timeout=0.1)
             if not process.is_alive():
@@ -178,6 +162,32 @@ class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return np.zeros(self._obs_shape or (), dtype=self.observation_space.dtype)
 
 
+class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
+    """Sub-environments that live in a process each."""
+
+    def __init__(self, factories: Sequence[Callable[[], GuardedEnv]]) -> None:
+        with quiet_gymnasium():
+            super().__init__(factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Let the workers close their environments, or, with `terminate`, kill them.
+
+        Also those are killed that have died or give no answer. Killed, because a worker that loses its
+        connection prints a traceback, and one that is told to terminate waits for a while.
+        """
+        if not terminate:
+            try:
+                with quiet_gymnasium():
+                    super().close_extras(timeout=GRACE_SECONDS)
+            except Exception:
+                terminate = True
+        if terminate:
+            for process in self.processes:
+                process.kill()
+            for process in self.processes:
+                process.join()
+
+
 class SerialVectorEnv(VectorEnv[Any, Any, Any]):
     """Sub-environments that are stepped one after the other, in this process.
 
@@ -234,7 +244,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         """The method `name` of every sub-environment, with the same arguments."""
         return tuple(getattr(env, name)(*args, **kwargs) for env in self.envs)
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, *, terminate: bool = False) -> None:
         for env in self.envs:
             env.close()
 
