@@ -11,6 +11,8 @@ LEARNERS = {
     "AWAC": "awac",
     "CRR": "crr",
     "IQL": "iql",
+    "CQL": "cql",
+    "CalQL": "cal_ql",
 }
 """Public name -> module; the loss helper is `<module>_loss`."""
 

@@ -38,6 +38,8 @@ def entry(class_name: str, module: str, *, kind: Kind) -> AlgorithmEntry:
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "sac": entry("SAC", "sac", kind="online"),
+    "cql": entry("CQL", "cql", kind="offline"),
+    "cal_ql": entry("CalQL", "cal_ql", kind="offline"),
 }
 
 
