@@ -9,20 +9,19 @@ import torch
 
 from rl_training.algorithms.learner import Learner
 from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.reference_scores import reference_returns
 from rl_training.data.transforms import ObservationNormalizer
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.environments import spaces_of
 from rl_training.runtime.loop import Phase
 from rl_training.runtime.online import OnlineCollection
-from rl_training.spaces import Spaces
+from rl_training.runtime.run import Acting
 
 
-class Material(Protocol):
+class Material(Acting, Protocol):
     """Spaces and scaling first, so that a learner can be built; then the phases."""
 
-    spaces: Spaces
-    normalizer: ObservationNormalizer | None
     rows: int | None
     summary: dict[str, Any]
 
@@ -49,6 +48,7 @@ class online:
         self.configs, self.settings = configs, settings
         self.summary: dict[str, Any] = {}
         self.spaces = spaces_of(config.env_id, config.env_kwargs)
+        self.reference = reference_returns(config.env_id)
 
     def phases(self, device: torch.device, state: dict[str, Any] | None) -> list[Phase]:
         collection = OnlineCollection(self.configs, self.settings, self.spaces, device)

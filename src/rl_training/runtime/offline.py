@@ -36,6 +36,7 @@ class offline:
         self.dataset = prepared.dataset
         self.spaces = prepared.spaces
         self.normalizer: ObservationNormalizer | None = prepared.normalizer
+        self.reference = prepared.reference
         self.summary: dict[str, Any] = prepared.summary
         self.rows: int | None = len(prepared.dataset)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import unstack_member
+from rl_training.data.data_info import ReferenceReturns
 from rl_training.data.transforms import ObservationNormalizer
 from rl_training.errors import RunFailed
 from rl_training.experiment.config import TrainConfig
@@ -39,10 +40,11 @@ class TrainResult:
 
 
 class Acting(Protocol):
-    """What is needed to act: spaces and scaling."""
+    """What is needed to act and to be judged: spaces, scaling, reference returns."""
 
     spaces: Spaces
     normalizer: ObservationNormalizer | None
+    reference: ReferenceReturns | None
 
 
 class Run:
@@ -59,6 +61,7 @@ class Run:
     ) -> None:
         self.config, self.settings, self.run_dir = config, settings, run_dir
         self.spaces, self.normalizer = material.spaces, material.normalizer
+        self.reference = material.reference
         self.callbacks = list(callbacks)
         self.notes = notes
         self.trainer: Trainer
@@ -142,6 +145,7 @@ class Run:
             "config": self.config.model_dump(mode="json"),
             "spaces": self.spaces.to_dict(),
             "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
+            "reference": None if self.reference is None else self.reference.to_dict(),
             "callbacks": {type(c).__name__: state for c in self.callbacks if (state := c.state_dict())},
             "versions": library_versions(),
             "results": {name: value for name, value in self.results.items() if is_plain(value)},

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from rl_training.data.data_info import ReferenceReturns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.transforms import ObservationNormalizer
 from rl_training.errors import CheckpointError, ConfigError
@@ -42,9 +43,10 @@ def evaluate_state(
         raise ConfigError(f"num_episodes must be >= 1, got {num_episodes}")
     policy = policy_from_state(state, device)
     episodes = num_episodes or max(1, config.eval_episodes)
+    reference = state["reference"]
     result = evaluate_run_policy(policy, config, config.run_config(), episodes)
     return {
-        **eval_metrics(result),
+        **eval_metrics(result, None if reference is None else ReferenceReturns.from_dict(reference)),
         "global_step": state["counters"]["global_step"],
         "gradient_steps": state["counters"]["gradient_steps"],
     }

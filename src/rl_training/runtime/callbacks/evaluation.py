@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl_training.data.data_info import ReferenceReturns
 from rl_training.experiment.run_fields import EarlyStoppingConfig
 from rl_training.runtime.callbacks.base import Callback, Interval
 from rl_training.runtime.evaluation import EvalResult
@@ -12,9 +13,10 @@ from rl_training.runtime.run import Run
 NO_EVALUATION: dict[str, Any] = {"eval_return_mean": None, "eval_return_std": None, "eval_episodes": 0}
 
 
-def eval_metrics(result: EvalResult) -> dict[str, Any]:
-    """The numbers reported of an evaluation."""
-    return {
+def eval_metrics(result: EvalResult, reference: ReferenceReturns | None) -> dict[str, Any]:
+    """The numbers reported of an evaluation; a normalised score where its reference is known."""
+    score = {} if reference is None else reference.score_metrics(result.return_mean)
+    return score | {
         "eval_return_mean": result.return_mean,
         "eval_return_std": result.return_std,
         "eval_episodes": len(result.returns),
@@ -42,7 +44,7 @@ class Evaluation(Callback):
             self.evaluate(run, scheduled=False)
 
     def evaluate(self, run: Run, *, scheduled: bool) -> None:
-        metrics = eval_metrics(run.evaluate())
+        metrics = eval_metrics(run.evaluate(), run.reference)
         self.evaluated_step = run.global_step
         run.results |= metrics
         run.emit("on_eval_end", metrics, scheduled)
