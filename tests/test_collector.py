@@ -258,6 +258,7 @@ def test_a_fault_names_the_place_and_keeps_the_state_before_it(
     assert after["episodes"] == before["episodes"] == [1, 1]
     assert np.array_equal(after["actions"], before["actions"])
     assert np.array_equal(after["observations"], before["observations"])
+    assert after["random"]["cursor"] == before["random"]["cursor"] == 4
     assert capfd.readouterr() == ("", ""), "the message is all there is to see"
     assert multiprocessing.active_children() == []
 

@@ -99,11 +99,19 @@ class Collector:
     def step(self, actions: npt.NDArray[Any] | None = None) -> Steps:
         """Play one action (in [-1, 1]) in every environment, uniformly random ones if none are given.
 
-        When this raises, `state_dict` still says where the environments were before the step.
+        When this raises, `state_dict` still describes the moment before the step.
         """
         if self._problem is not None:
             raise self._problem
-        unit = self._random_actions() if actions is None else self._check_actions(actions)
+        if actions is not None:
+            return self._step(self._check_actions(actions))
+        try:
+            return self._step(self._random_actions())
+        except BaseException:
+            self._random.give_back()
+            raise
+
+    def _step(self, unit: FloatArray) -> Steps:
         played = self.spaces.to_env(unit)
         obs, rewards, terminated, truncated, infos = self._ask(self._envs.step, played)
         if infos:
