@@ -121,7 +121,32 @@ def moved(learner: Learner, updates: int = 1) -> set[str]:
     }
 
 
-def checked_gradient(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+def gradients_of(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
     """Gradients of a scalar for float64 inputs."""
     leaves = [value.detach().clone().requires_grad_(True) for value in inputs]
     return torch.autograd.grad(function(*leaves), leaves)
+
+
+def numbers(*values: Any) -> Tensor:
+    """Known numbers, in double precision."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(actual: Tensor, expected: Any) -> None:
+    """Equal to what is known to six digits."""
+    torch.testing.assert_close(
+        actual.detach(), torch.as_tensor(expected, dtype=torch.float64), rtol=1e-5, atol=2e-6
+    )
+
+
+def table_model(model_class: Callable[..., Any], rows: int, outputs: Tensor, **keywords: Any) -> Any:
+    """A model without hidden layers, in double precision, whose critics give `outputs[critic, row]`.
+
+    Observations are one-hot rows, so the first weights of a linear critic are its table of values.
+    """
+    made = model_class(rows, 1, hidden_sizes=(), **keywords).double()
+    with torch.no_grad():
+        for parameter in made.critic.parameters():
+            parameter.zero_()
+        made.critic.net.output.weight[:, :rows] = outputs.reshape(outputs.shape[0], rows, -1)
+    return made

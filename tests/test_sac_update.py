@@ -10,18 +10,11 @@ from torch import Tensor
 
 import learner_checks as checks
 import toy_control as toy
+from learner_checks import close, numbers
 from rl_training.algorithms import SAC, SACAlgorithm, losses, sac_loss
 from rl_training.algorithms.optim import polyak
 from rl_training.models import MLPSACModel
 from rl_training.models.distributions import log_tanh_derivative, squashed_log_prob, squashed_sample
-
-
-def numbers(*values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def close(actual: Tensor, expected: Any) -> None:
-    torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=torch.float64), rtol=1e-5, atol=2e-6)
 
 
 def build(seed: int = 0, **keywords: Any) -> SAC:
@@ -76,7 +69,7 @@ def test_the_critic_loss_has_the_known_value_and_gradient() -> None:
     close(losses.critic_mse(Q, TARGET), 0.515277)
     close(losses.critic_mse(Q[:1], TARGET), 0.319438)
     close(losses.critic_mse(Q[1:], TARGET), 0.195838)
-    (gradient,) = checks.checked_gradient(lambda q: losses.critic_mse(q, TARGET), Q)
+    (gradient,) = checks.gradients_of(lambda q: losses.critic_mse(q, TARGET), Q)
     close(gradient, ((-0.6236, 0.5), (0.3764, -0.5)))  # 2 (Q - y) / B
 
 
@@ -87,7 +80,7 @@ def test_the_actor_loss_has_the_known_value_and_gradient() -> None:
     close(loss(SAMPLED_Q, LOGPROBS), -1.33)
     mean_q = losses.reduce_critics(SAMPLED_Q, "mean")
     close(losses.soft_actor_loss(mean_q, LOGPROBS, 0.2), -1.455)
-    of_q, of_logprobs = checks.checked_gradient(loss, SAMPLED_Q, LOGPROBS)
+    of_q, of_logprobs = checks.gradients_of(loss, SAMPLED_Q, LOGPROBS)
     close(of_q, ((-0.5, 0.0), (0.0, -0.5)))  # only the smaller critic of each row
     close(of_logprobs, (0.1, 0.1))
 
@@ -98,9 +91,7 @@ def test_the_temperature_falls_while_entropy_is_above_its_target(
 ) -> None:
     log_alpha = numbers(0.2).log().squeeze()
     close(losses.temperature_loss(log_alpha, LOGPROBS, -1.0, form), value)
-    (gradient,) = checks.checked_gradient(
-        lambda x: losses.temperature_loss(x, LOGPROBS, -1.0, form), log_alpha
-    )
+    (gradient,) = checks.gradients_of(lambda x: losses.temperature_loss(x, LOGPROBS, -1.0, form), log_alpha)
     close(gradient, slope)
     assert gradient > 0  # a descent step lowers alpha
 

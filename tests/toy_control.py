@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.sac import SAC
 from rl_training.models.base import PolicyModel
 
@@ -66,7 +67,7 @@ def closed_regulator() -> Rows:
     return rows(states, actions, rewards, 0.5 * (states + actions), done=0.0)
 
 
-def fit(learner: SAC, data: Rows, updates: int, batch_size: int, final_rate: float = 0.05) -> None:
+def fit(learner: Learner, data: Rows, updates: int, batch_size: int, final_rate: float = 0.05) -> None:
     """Train on random rows while the learning rates fall linearly to a share of themselves."""
     generator = torch.Generator().manual_seed(5)
     for step in range(updates):
