@@ -133,6 +133,7 @@ class Part(ConfigModel):
 
 
 class Mix(ConfigModel):
+    sources: tuple[Literal["here", "there", "away"], ...] = setting((), "where from")
     parts: tuple[Part, ...] = setting((), "what is mixed")
 
 
@@ -140,7 +141,10 @@ def test_mistakes_in_a_list_of_configs_name_the_entry() -> None:
     assert mistakes({"parts": [{}, {"weight": 0}]}, Mix) == ["parts[1].weight must be > 0, got 0.0"]
     assert mistakes({"parts": [{}, 3]}, Mix) == ["parts must be a list of mappings, got [{}, 3]"]
     assert Mix.build({"parts": [{"weight": 2}]}).parts == (Part(weight=2.0),)
-    assert [row.name for row in describe_fields(Mix)] == ["parts", "parts.weight"]
+    assert [row.name for row in describe_fields(Mix)] == ["sources", "parts", "parts.weight"]
+    assert mistakes({"sources": ["her"]}, Mix) == [
+        "sources must be a list of 'here', 'there', 'away', got ['her']"
+    ]
 
 
 def test_integers_stand_for_numbers_and_lists_for_tuples() -> None:

@@ -21,6 +21,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, title: 
     if not console.is_terminal:
         console = Console(highlight=False, width=_WIDTH_OF_A_FILE)
     table = Table(*header, box=box.SIMPLE, title=title, title_justify="left", title_style="bold")
+    table.columns[0].no_wrap = True  # names stay searchable
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a cell are not markup
     console.print(table)

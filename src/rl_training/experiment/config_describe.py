@@ -56,7 +56,7 @@ def _default_text(value: Any) -> str:
 def _group(model: type[ConfigModel], name: str) -> str:
     """The heading of the class that first declares the field; a subclass may change the default only."""
     owner = [base for base in model.__mro__ if name in get_annotations(base)][-1]
-    return str(vars(owner).get("section", ConfigModel.section))
+    return str(getattr(owner, "section", ConfigModel.section))
 
 
 def _nested_model(annotation: Any) -> type[ConfigModel] | None:

@@ -13,7 +13,13 @@ from pydantic.fields import FieldInfo
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _HOLDS = {"gt": operator.gt, "ge": operator.ge, "lt": operator.lt, "le": operator.le}
 _WORDS = {bool: "true/false", int: "integer", float: "number", str: "text", dict: "mapping", NoneType: "null"}
-_PLURALS = {"integer": "integers", "number": "numbers", "text": "texts", "mapping": "mappings"}
+_PLURALS = {
+    "integer": "integers",
+    "number": "numbers",
+    "text": "texts",
+    "mapping": "mappings",
+    "value": "values",
+}
 _WITHOUT_ARTICLE = frozenset({"true/false", "text", "null"})
 
 
@@ -112,6 +118,6 @@ def _alternatives(annotation: Any) -> list[str]:
 
 
 def _tuple_words(parts: tuple[Any, ...]) -> str:
-    (singular, *others) = _alternatives(parts[0])
-    plural = "values" if others else _PLURALS.get(singular, "values")
+    words = _alternatives(parts[0])
+    plural = ", ".join(_PLURALS.get(word, word.removeprefix("one of ")) for word in words)
     return f"list of {plural}" if parts[-1] is Ellipsis else f"list of {len(parts)} {plural}"
