@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,16 +41,23 @@ class Spaces:
 
     def to_unit(self, actions: npt.ArrayLike) -> FloatArray:
         """Environment units -> [-1, 1] (not clipped: data outside the bounds stays visible)."""
-        low, high = self._bounds()
-        unit = (np.asarray(actions, dtype=np.float64) - low) * (2.0 / (high - low)) - 1.0
-        return unit.astype(np.float32)
+        middle, half, _, _ = self._scale
+        unit: FloatArray = ((np.asarray(actions, dtype=np.float64) - middle) / half).astype(np.float32)
+        return unit
 
     def to_env(self, unit_actions: npt.ArrayLike) -> FloatArray:
         """[-1, 1] -> environment units, clipped so that rounding never leaves the bounds."""
-        low, high = self._bounds()
-        unit = np.clip(np.asarray(unit_actions, dtype=np.float64), -1.0, 1.0)
-        actions = (low + (unit + 1.0) * 0.5 * (high - low)).astype(np.float32)
-        return np.clip(actions, inner_float32(low, upward=True), inner_float32(high, upward=False))
+        middle, half, low, high = self._scale
+        actions = (np.asarray(unit_actions, dtype=np.float64) * half + middle).astype(np.float32)
+        inside: FloatArray = np.minimum(np.maximum(actions, low), high)
+        return inside
+
+    @cached_property
+    def _scale(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], FloatArray, FloatArray]:
+        """Middle and half width of the bounds, and the bounds in float32: acting asks for them every step."""
+        low, high = np.array(self.action_low), np.array(self.action_high)
+        inner = inner_float32(low, upward=True), inner_float32(high, upward=False)
+        return (low + high) / 2.0, (high - low) / 2.0, *inner
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -65,9 +73,6 @@ class Spaces:
             action_low=tuple(float(v) for v in values["action_low"]),
             action_high=tuple(float(v) for v in values["action_high"]),
         )
-
-    def _bounds(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        return np.array(self.action_low, dtype=np.float64), np.array(self.action_high, dtype=np.float64)
 
 
 def inner_float32(bound: npt.NDArray[np.float64], *, upward: bool) -> FloatArray:
