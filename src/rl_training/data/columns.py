@@ -68,6 +68,7 @@ class ColumnStore:
         """A view of some rows; one number per row is copied, wider columns are looked up."""
         columns, maps = dict(self.columns), dict(self.row_maps)
         shared: dict[int, Tensor] = {}
+        rows = rows.to(torch.int32 if max(map(len, columns.values())) < 2**31 else torch.int64)
         for name, column in self.columns.items():
             if column.ndim == 1:
                 columns[name] = self._in_order(name).index_select(0, rows)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.data.columns import ColumnStore, compose
+from rl_training.data.columns import ColumnStore
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episodes import (
     Array,
@@ -21,7 +21,7 @@ from rl_training.data.episodes import (
     episode_ends,
 )
 from rl_training.data.field_names import FLAG_FIELDS, NUMBER_FIELDS, VECTOR_FIELDS, resolve_names
-from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.offline_dataset import OPTIONAL_FIELDS, STANDARD_FIELDS, TransitionDataset
 from rl_training.data.validation import (
     DataWarning,
     as_flags,
@@ -128,36 +128,43 @@ class EpisodeLog:
         none and needs none (its own observation stands in). The last row of a timed-out episode has none and
         is dropped: the row before becomes the time-out, and the dropped reward stays part of the returns.
         """
-        columns = {"obs": self.obs, "actions": self.actions, "rewards": self.rewards}
-        columns |= {"next_obs": self.obs if self.next_obs is None else self.next_obs}
-        columns |= {"dones": self.terminated, "truncations": self.truncated}
-        optional = {"next_actions": self.next_actions, "returns_to_go": self.returns_to_go}
-        columns |= {name: column for name, column in optional.items() if column is not None}
-        tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
-        tensors = {name: tensor.float() if name in _FLAGS else tensor for name, tensor in tensors.items()}
         if self.next_obs is not None:
-            return TransitionDataset.from_store(ColumnStore(tensors), info=self.info)
-        ends = self.ends
-        successor = torch.arange(len(self)) + torch.from_numpy(~ends)
-        tensors["next_obs"] = tensors["obs"]
-        maps = {"next_obs": compose(None, successor, tensors["obs"])}
-        return self._without_incomplete_rows(ColumnStore(tensors, maps), ends)
+            columns = {"obs": self.obs, "actions": self.actions, "rewards": self.rewards}
+            columns |= {"next_obs": self.next_obs, "dones": self.terminated, "truncations": self.truncated}
+            return TransitionDataset.from_store(
+                ColumnStore(_tensors(columns | self._optional())), info=self.info
+            )
+        ends, complete = self.ends, self.complete
+        incomplete = np.flatnonzero(~complete)
+        ends_before = incomplete[(incomplete > 0) & ~ends[incomplete - 1]] - 1
+        truncated = self.truncated.copy()
+        truncated[ends_before] = True
+        rows = np.flatnonzero(complete).astype(np.int32 if len(self) < 2**31 else np.int64)
+        flags = {"rewards": self.rewards, "dones": self.terminated, "truncations": truncated}
+        narrow = {name: values[complete] if len(incomplete) else values for name, values in flags.items()}
+        wide = {"obs": self.obs, "actions": self.actions, "next_obs": self.obs, **self._optional()}
+        tensors = _tensors({**wide, **narrow})
+        tensors["next_obs"] = tensors["obs"]  # one column, looked up twice
+        maps = {"next_obs": torch.from_numpy(rows + ~ends[rows])}
+        if len(incomplete):
+            kept = torch.from_numpy(rows)
+            maps |= {name: kept for name in ("obs", "actions", *self._optional())}
+        tails = Tails(ends_before - np.searchsorted(incomplete, ends_before), self.rewards[ends_before + 1])
+        store = ColumnStore(
+            {name: tensors[name] for name in (*STANDARD_FIELDS, *OPTIONAL_FIELDS) if name in tensors}, maps
+        )
+        return TransitionDataset.from_store(store, tails=tails if len(incomplete) else None, info=self.info)
 
-    def _without_incomplete_rows(self, store: ColumnStore, ends: BoolArray) -> TransitionDataset:
-        incomplete = np.flatnonzero(~self.complete)
-        if not len(incomplete):
-            return TransitionDataset.from_store(store, info=self.info)
-        kept = np.flatnonzero(self.complete)
-        has_row_before = (incomplete > 0) & ~ends[incomplete - 1]
-        new_ends = incomplete[has_row_before] - 1
-        truncations = store.columns["truncations"].clone()
-        truncations[torch.from_numpy(new_ends)] = 1.0
-        tails = Tails(np.searchsorted(kept, new_ends).astype(np.int64), self.rewards[new_ends + 1])
-        chosen = store.updated({"truncations": truncations}).select(torch.from_numpy(kept))
-        return TransitionDataset.from_store(chosen, tails=tails, info=self.info)
+    def _optional(self) -> dict[str, Array]:
+        optional = {"next_actions": self.next_actions, "returns_to_go": self.returns_to_go}
+        return {name: column for name, column in optional.items() if column is not None}
 
 
-_FLAGS = frozenset({"dones", "truncations"})
+def _tensors(columns: Mapping[str, Array]) -> dict[str, Tensor]:
+    """Columns as tensors in single precision; float columns are not copied."""
+    return {name: torch.from_numpy(column).float() for name, column in columns.items()}
+
+
 _END_MARKS = frozenset({"truncated", "episode_ends", "episode_ids"})
 
 

@@ -82,7 +82,7 @@ def broken_successions(obs: Array, next_obs: Array) -> IntArray:
         recorded, following = next_obs[start:stop], obs[start + 1 : stop + 1]
         differs = np.flatnonzero(recorded != following) // (recorded[0].size or 1)
         rows = differs[np.flatnonzero(np.diff(differs, prepend=-1))]
-        gaps = recorded[rows].astype(np.float64) - following[rows]
-        distance = np.linalg.norm(gaps.reshape(len(rows), -1), axis=1)
+        gaps = (recorded[rows].astype(np.float64) - following[rows]).reshape(len(rows), recorded[0].size)
+        distance = np.linalg.norm(gaps, axis=1)
         found.append(rows[~(distance <= SAME_STATE_TOLERANCE)] + start)
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)

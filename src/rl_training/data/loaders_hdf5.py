@@ -36,9 +36,10 @@ def read_hdf5(path: Path, target: Target) -> EpisodeLog:
             raise DataError(
                 f"{path}: this is the data file of a Minari dataset; use dataset_kind minari with its id"
             )
-        arrays = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset) and item.shape}
+        # an open array keeps its chunk cache, so each is opened only while it is read
+        arrays = [name for name in file if isinstance(file[name], h5py.Dataset) and file[name].shape]
         names = resolve_names(arrays, str(path))
-        columns = {field: _read(arrays[name], field, path, target) for field, name in names.items()}
+        columns = {field: _read(file[name], field, path, target) for field, name in names.items()}
         info = DataInfo.from_dict(str(path), _attributes(file))
     return EpisodeLog.build(columns, info=info)
 
