@@ -38,6 +38,9 @@ def entry(class_name: str, module: str, *, kind: Kind) -> AlgorithmEntry:
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "sac": entry("SAC", "sac", kind="online"),
+    "awac": entry("AWAC", "awac", kind="offline"),
+    "crr": entry("CRR", "crr", kind="offline"),
+    "iql": entry("IQL", "iql", kind="offline"),
     "cql": entry("CQL", "cql", kind="offline"),
     "cal_ql": entry("CalQL", "cal_ql", kind="offline"),
 }
