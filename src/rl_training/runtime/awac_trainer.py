@@ -6,7 +6,7 @@ from typing import Unpack
 
 from rl_training.algorithms.awac import AWAC, AWACConfig
 from rl_training.experiment.config import TrainConfig
-from rl_training.models.mlp_awac import MLPAWACModel, AWACNetworkConfig
+from rl_training.models.mlp_awac import AWACNetworkConfig, MLPAWACModel
 from rl_training.runtime.offline import OfflineFields, offline
 from rl_training.runtime.recipe import Recipe, RunOptions
 from rl_training.runtime.run import TrainResult

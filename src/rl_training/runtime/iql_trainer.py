@@ -6,7 +6,7 @@ from typing import Unpack
 
 from rl_training.algorithms.iql import IQL, IQLConfig
 from rl_training.experiment.config import TrainConfig
-from rl_training.models.mlp_iql import MLPIQLModel, IQLNetworkConfig
+from rl_training.models.mlp_iql import IQLNetworkConfig, MLPIQLModel
 from rl_training.runtime.offline import OfflineFields, offline
 from rl_training.runtime.recipe import Recipe, RunOptions
 from rl_training.runtime.run import TrainResult
