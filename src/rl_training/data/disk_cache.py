@@ -95,7 +95,7 @@ def _build(folder: Path, fill: Callable[[Allocate], Filled]) -> None:
     placed: dict[str, Array] = {}
 
     def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        placed[name] = _new_file(temporary / f"{name}.npy", shape, dtype)
+        placed[name] = new_flat_file(temporary / f"{name}.npy", shape, dtype)
         return placed[name]
 
     try:
@@ -120,7 +120,7 @@ def _build(folder: Path, fill: Callable[[Allocate], Filled]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _new_file(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def new_flat_file(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An NPY file whose space is reserved: writing to a mapped file on a full disk would kill the process."""
     if 0 in shape:
         return np.empty(shape, dtype)

@@ -86,8 +86,11 @@ class EpisodeLog:
         return cls.build(columns, info=info)
 
     @classmethod
-    def build(cls, columns: Mapping[str, Array], *, info: DataInfo) -> EpisodeLog:
-        """Check columns named as in `FIELD_NAMES` and settle where episodes end, once."""
+    def build(cls, columns: Mapping[str, Array], *, info: DataInfo, lenient: bool = False) -> EpisodeLog:
+        """Check columns named as in `FIELD_NAMES` and settle where episodes end, once.
+
+        `lenient` lets NaN through, for a look at data that cannot be trained on.
+        """
         source = info.source
         values = {
             name: column.reshape(-1) if _is_thin(name, column) else column for name, column in columns.items()
@@ -102,7 +105,7 @@ class EpisodeLog:
                     name, values[name], values[of].shape[-1] if values[of].ndim > 1 else 1, source, of
                 )
         for name in (*VECTOR_FIELDS, *NUMBER_FIELDS):
-            if name in values:
+            if name in values and not lenient:
                 check_finite(name, values[name], source)
         terminated, truncated, notes = _settle_ends(values, source)
         for note in notes:
@@ -140,15 +143,15 @@ class EpisodeLog:
         truncated = self.truncated.copy()
         truncated[ends_before] = True
         rows = np.flatnonzero(complete).astype(np.int32 if len(self) < 2**31 else np.int64)
-        flags = {"rewards": self.rewards, "dones": self.terminated, "truncations": truncated}
-        narrow = {name: values[complete] if len(incomplete) else values for name, values in flags.items()}
-        wide = {"obs": self.obs, "actions": self.actions, "next_obs": self.obs, **self._optional()}
-        tensors = _tensors({**wide, **narrow})
+        flags = {"dones": self.terminated, "truncations": truncated}
+        flags = {name: values[complete] if len(incomplete) else values for name, values in flags.items()}
+        stored = {"obs": self.obs, "actions": self.actions, "rewards": self.rewards, **self._optional()}
+        tensors = _tensors({**stored, **flags})
         tensors["next_obs"] = tensors["obs"]  # one column, looked up twice
         maps = {"next_obs": torch.from_numpy(rows + ~ends[rows])}
         if len(incomplete):
             kept = torch.from_numpy(rows)
-            maps |= {name: kept for name in ("obs", "actions", *self._optional())}
+            maps |= {name: kept for name in stored}
         tails = Tails(ends_before - np.searchsorted(incomplete, ends_before), self.rewards[ends_before + 1])
         store = ColumnStore(
             {name: tensors[name] for name in (*STANDARD_FIELDS, *OPTIONAL_FIELDS) if name in tensors}, maps

@@ -41,7 +41,7 @@ def read_hdf5(path: Path, target: Target) -> EpisodeLog:
         names = resolve_names(arrays, str(path))
         columns = {field: _read(file[name], field, path, target) for field, name in names.items()}
         info = DataInfo.from_dict(str(path), _attributes(file))
-    return EpisodeLog.build(columns, info=info)
+    return EpisodeLog.build(columns, info=info, lenient=target.lenient)
 
 
 def hdf5_keys(path: Path) -> list[str]:

@@ -43,12 +43,12 @@ def read_minari(dataset_id: str, root: Path | None, target: Target) -> EpisodeLo
         raise DataError(f"{dataset_id}: the dataset is empty (0 rows)")
     if start != rows:
         raise DataError(f"{dataset_id}: its metadata promises {rows} steps, but its episodes have {start}")
-    return EpisodeLog.build(columns, info=info)
+    return EpisodeLog.build(columns, info=info, lenient=target.lenient)
 
 
 def installed_ids(root: Path | None = None) -> list[str]:
     """Ids of the local datasets."""
-    folder = _root(root)
+    folder = datasets_root(root)
     found = [path.parent for path in sorted(folder.glob("**/data/metadata.json"))]
     return [path.relative_to(folder).as_posix() for path in found]
 
@@ -128,7 +128,7 @@ def _spaces(dataset_id: str, observation: Any, action: Any) -> Spaces | None:
 
 def dataset_directory(dataset_id: str, root: Path | None) -> Path:
     """Where the files of a dataset lie; one that is not installed is refused with a list of what is."""
-    folder = _root(root)
+    folder = datasets_root(root)
     if not (folder / dataset_id / "data").is_dir():
         installed = installed_ids(root)
         listed = ", ".join(installed) if installed else "none"
@@ -149,7 +149,8 @@ def _open(dataset_id: str, root: Path | None) -> Any:
         raise DataError(f"{dataset_id}: cannot be read as a Minari dataset ({text})") from None
 
 
-def _root(root: Path | None) -> Path:
+def datasets_root(root: Path | None) -> Path:
+    """The directory that holds Minari datasets: the given one, or Minari's own."""
     if root is not None:
         return root
     import_minari()

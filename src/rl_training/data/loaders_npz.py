@@ -33,7 +33,7 @@ def read_npz(path: Path, target: Target) -> EpisodeLog:
             with archive.open(name + _ENDING) as member:
                 columns[field] = _read(member, field, name, path, target)
         info = DataInfo.from_dict(str(path), _stored_info(archive))
-    return EpisodeLog.build(columns, info=info)
+    return EpisodeLog.build(columns, info=info, lenient=target.lenient)
 
 
 def npz_keys(path: Path) -> list[str]:

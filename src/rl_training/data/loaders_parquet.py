@@ -31,7 +31,7 @@ def read_parquet(path: Path, target: Target) -> EpisodeLog:
         columns = _read(table, parts, path, target)
         stored = (schema.metadata or {}).get(_INFO, b"{}")
         info = DataInfo.from_dict(str(path), json.loads(stored))
-    return EpisodeLog.build(columns, info=info)
+    return EpisodeLog.build(columns, info=info, lenient=target.lenient)
 
 
 def parquet_keys(path: Path) -> list[str]:
@@ -70,7 +70,13 @@ def read_csv(path: Path, target: Target) -> EpisodeLog:
         out = target.array(field, chosen.shape[:1] if single else chosen.shape, chosen.dtype)
         out[...] = chosen[:, 0] if single else chosen
         columns[field] = out
-    return EpisodeLog.build(columns, info=DataInfo(source=str(path)))
+    return EpisodeLog.build(columns, info=DataInfo(source=str(path)), lenient=target.lenient)
+
+
+def csv_keys(path: Path) -> list[str]:
+    """Names in the header line of a text table."""
+    with reading(path, "CSV", UnicodeDecodeError), path.open(encoding="utf-8-sig") as file:
+        return [name.strip() for name in file.readline().split(",")]
 
 
 def _read(table: Any, parts: dict[str, list[str]], path: Path, target: Target) -> dict[str, Array]:

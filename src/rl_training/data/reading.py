@@ -27,6 +27,8 @@ class Target:
     allocate: Allocate = lambda name, shape, dtype: np.empty(shape, dtype)
     exact: bool = False
     """keep double precision (conversions do; training data is single precision)"""
+    lenient: bool = False
+    """let NaN and infinity through (an inspection counts them)"""
 
     def array(self, field: str, shape: tuple[int, ...], stored: np.dtype[Any]) -> Array:
         """An empty array for a field that is stored with type `stored`."""
