@@ -66,7 +66,7 @@ def newest_step(output_dir: Path) -> int:
 
 
 def kill_once(config: str, output_dir: Path, rng: random.Random) -> str:
-    """Start or resume the run and kill it: mostly while it trains, sometimes while it starts."""
+    """Start or resume the run and kill it: while it starts, at any time, or in the middle of a save."""
     run_dir = run_directory(output_dir)
     before = newest_step(output_dir)
     words = train_command(config, output_dir, FAR_AWAY)
@@ -75,13 +75,16 @@ def kill_once(config: str, output_dir: Path, rng: random.Random) -> str:
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors)
         try:
-            if rng.random() < 0.2:
-                moment = "while starting or just after"
+            moment = rng.choice(
+                ["while starting", "at any time", "at any time", "during a save", "during a save"]
+            )
+            if moment == "while starting":
                 time.sleep(rng.uniform(0.0, START_SECONDS))
             else:
-                moment = "while training"
                 wait_until_further(process, output_dir, before)
                 time.sleep(rng.uniform(0.0, 1.0))
+            if moment == "during a save":
+                wait_until_saving(process, output_dir)
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -99,6 +102,17 @@ def wait_until_further(process: subprocess.Popen[bytes], output_dir: Path, befor
         time.sleep(0.005)
 
 
+def wait_until_saving(process: subprocess.Popen[bytes], output_dir: Path) -> None:
+    run_dir = run_directory(output_dir)
+    assert run_dir is not None
+    while not unfinished_saves(run_dir) and process.poll() is None:
+        pass
+
+
+def unfinished_saves(run_dir: Path) -> bool:
+    return any(name.endswith(".tmp") for name in os.listdir(run_dir / "checkpoints"))
+
+
 def check(output_dir: Path, before: int) -> str:
     """What a kill left behind; raises if anything that was saved is lost."""
     run_dir = run_directory(output_dir)
@@ -112,8 +126,8 @@ def check(output_dir: Path, before: int) -> str:
     for older in checkpoints[:-1]:
         load_checkpoint(older)
     assert all(isinstance(row["step"], int) for row in read_metrics(run_dir))
-    unfinished = any((run_dir / "checkpoints").glob("*.tmp"))
-    return "newest checkpoint loaded, a save was cut off" if unfinished else "newest checkpoint loaded"
+    loaded = "newest checkpoint loaded"
+    return f"{loaded}, a save was cut off" if unfinished_saves(run_dir) else loaded
 
 
 def finish(words: list[str]) -> None:
@@ -174,7 +188,7 @@ def main() -> int:
             counts.update(["killed " + moment, outcome])
             print(f"kill {number:3d}: step {before:6d} -> {newest_step(disturbed):6d}  {outcome}", flush=True)
         unequal = compare_with_undisturbed(options.config, disturbed, undisturbed)
-    for name, count in counts.items():
+    for name, count in sorted(counts.items()):
         print(f"{count:4d}  {name}")
     print(f"values of the learner that differ from the undisturbed run: {', '.join(unequal) or 'none'}")
     return 1 if unequal else 0

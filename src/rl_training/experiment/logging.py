@@ -121,7 +121,8 @@ class TensorBoardSink:
             return
         try:
             if self._file is None:
-                self._file = self._start_file()
+                self._file = self._path.open("xb", buffering=0)
+                self._append_start(self._file)
             self._append(self._file, step=step, summary=Summary(value=values))
         except OSError as problem:
             raise _cannot_write(self._path, problem) from problem
@@ -130,16 +131,14 @@ class TensorBoardSink:
         if self._file is not None:
             self._file.close()
 
-    def _start_file(self) -> BinaryIO:
+    def _append_start(self, file: BinaryIO) -> None:
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
-        file: BinaryIO = self._path.open("xb", buffering=0)
         self._append(file, file_version="brain.Event:2")
         if self._resume_from_step is not None:
             # TensorBoard then hides what earlier files say about this step and later ones.
             restart = SessionLog(status=SessionLog.START)
             self._append(file, step=self._resume_from_step + 1, session_log=restart)
-        return file
 
     @staticmethod
     def _append(file: BinaryIO, **content: Any) -> None:
