@@ -27,7 +27,7 @@ def plot_inspection(found: Inspection, log: EpisodeLog, path: Path) -> None:
     figure = Figure(figsize=(12, 7), dpi=130, layout="constrained")
     (returns, order, lengths), (rewards, actions, observations) = figure.subplots(2, 3)
     figure.suptitle(
-        f"{Path(found.source).name}: {found.rows:,} rows, {len(found.returns):,} episodes, "
+        f"{_title(found)}: {found.rows:,} rows, {len(found.returns):,} episodes, "
         f"{found.terminations:,} terminations, {found.timeouts:,} time-outs",
         x=0.02,
         ha="left",
@@ -41,22 +41,25 @@ def plot_inspection(found: Inspection, log: EpisodeLog, path: Path) -> None:
     _label(order, "episode, in the order of the file", "return")
     _draw_actions(actions, log.actions[::step], found)
     _draw_observations(observations, found)
-    for panel in figure.axes:
+    for panel in (returns, order, lengths, rewards, observations):
         panel.grid(alpha=0.25)
+    for panel in figure.axes:
         panel.spines[["top", "right"]].set_visible(False)
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png")
 
 
 def _histogram(panel: Axes, values: Array, label: str, counted: str) -> None:
-    finite = np.asarray(values)[np.isfinite(values)]
-    spread = len(finite) and finite.min() < finite.max()
-    panel.hist(finite, bins=40 if spread else 1, color=BLUE)
+    finite = np.asarray(values, dtype=np.float64)[np.isfinite(values)]
     if len(finite):
+        low, high = float(finite.min()), float(finite.max())
+        around = 0.0 if high > low else 0.1 * max(1.0, abs(low))
+        bins = int(np.clip(2 * np.sqrt(len(finite)), 5, 41))
+        panel.hist(finite, bins=bins, range=(low - around, high + around), color=BLUE)
         panel.axvline(
             float(np.mean(finite)), color=ORANGE, linewidth=1.2, label=f"mean {np.mean(finite):.4g}"
         )
-        panel.legend(frameon=False, fontsize=8)
+        _legend(panel)
     _label(panel, label, counted)
 
 
@@ -70,9 +73,22 @@ def _draw_actions(panel: Axes, actions: Array, found: Inspection) -> None:
     panel.figure.colorbar(mesh, ax=panel, label="share of rows", fraction=0.05)
     if found.bounds is not None:
         for bounds in (found.bounds.action_low, found.bounds.action_high):
-            panel.plot(range(len(bounds)), bounds, "_", color=ORANGE, markersize=14)
+            panel.hlines(bounds, *_sides(len(bounds)), color=ORANGE, linewidth=1.5)
+        margin = 0.04 * (edges[-1] - edges[0])
+        panel.set_ylim(edges[0] - margin, edges[-1] + margin)
     _label(panel, f"action ({found.saturation.mean():.0%} of entries on a bound)", "value")
     panel.set_xticks(range(values.shape[1]) if values.shape[1] <= MANY_FEATURES // 2 else [])
+
+
+def _sides(count: int) -> tuple[Array, Array]:
+    """Left and right end of each action's column."""
+    centres = np.arange(count)
+    return centres - 0.5, centres + 0.5
+
+
+def _title(found: Inspection) -> str:
+    path = Path(found.source)
+    return path.name if path.is_absolute() or path.suffix else found.source
 
 
 def _draw_observations(panel: Axes, found: Inspection) -> None:
@@ -88,10 +104,14 @@ def _draw_observations(panel: Axes, found: Inspection) -> None:
         linewidth=2,
         label="mean ± std",
     )
-    panel.legend(frameon=False, fontsize=8)
+    _legend(panel)
     _label(panel, "observation", "value")
     if len(features) <= MANY_FEATURES // 2:
         panel.set_xticks(features)
+
+
+def _legend(panel: Axes) -> None:
+    panel.legend(loc="best", fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
 
 
 def _label(panel: Axes, horizontal: str, vertical: str) -> None:
