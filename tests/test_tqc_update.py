@@ -171,10 +171,6 @@ def test_every_way_of_running_gives_the_same_learner(keywords: dict[str, Any]) -
             {"top_quantiles_to_drop_per_net": 7},
             "top_quantiles_to_drop_per_net must be < num_quantiles (7), got 7",
         ),
-        (
-            {"num_quantiles": 4, "top_quantiles_to_drop_per_net": 9},
-            "top_quantiles_to_drop_per_net must be < num_quantiles (4), got 9",
-        ),
         ({"top_quantiles_to_drop_per_net": -1}, "top_quantiles_to_drop_per_net must be >= 0, got -1"),
         ({"num_quantiles": 25}, "num_quantiles must equal the model's (7), got 25"),
         ({"num_critics": 2}, "num_critics must equal the model's (3), got 2"),

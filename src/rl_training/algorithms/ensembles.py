@@ -10,16 +10,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import ConfigModel
 from rl_training.models.base import PolicyModel
 
 
-def agreed_size(name: str, config: ConfigModel, model: PolicyModel) -> int:
-    """A size that is the model's; given to the learner too, it must be the same."""
-    given, built = getattr(config, name), getattr(model.config, name)
+def agreed_size(name: str, given: int | None, model: PolicyModel) -> int:
+    """A size of the model; a learner that is given it too must be given the same."""
+    built: int = getattr(model.config, name)
     if given is not None and given != built:
         raise ConfigError(f"{name} must equal the model's ({built}), got {given}")
-    return cast(int, built)
+    return built
 
 
 def random_subset(uniform: Tensor, size: int) -> Tensor:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import losses
@@ -15,38 +14,32 @@ from rl_training.algorithms.learner import Batch, LearnerConfig, Noise, NoiseSha
 from rl_training.algorithms.sac import SAC, SACConfig
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import setting
+from rl_training.models.base import PolicyModel
 
 
 class REDQConfig(SACConfig):
     """Keywords of REDQ beside SAC's."""
 
-    num_critics: int | None = setting(
-        None, "critics in the ensemble (N); none: as many as the model has", ge=1
-    )
     subset_size: int = setting(2, "critics drawn anew per update (M); the target takes their minimum", ge=1)
     policy_delay: int = setting(20, "actor, temperature: one update in this many critic updates", ge=1)
     actor_reduce: Literal["min", "mean"] = setting(
         "mean", "the actor climbs the minimum or mean of all critics"
     )
 
-    @model_validator(mode="after")
-    def _subset_fits(self) -> Self:
-        if self.num_critics is not None:
-            check_subset(self.subset_size, self.num_critics)
-        return self
-
 
 class REDQ(SAC):
     """SAC with N critics, targets from a random few of them, and many updates per environment step."""
 
     config_class: ClassVar[type[LearnerConfig]] = REDQConfig
-    critic_moves_first: ClassVar[bool] = (
-        False  # the authors take the actor's gradient before the critics' step
-    )
+    # The authors take the actor's gradient before the critics' step.
+    critic_moves_first: ClassVar[bool] = False
+
+    def __init__(self, model: PolicyModel, *, num_critics: int | None = None, **keywords: Any) -> None:
+        self.num_critics = agreed_size("num_critics", num_critics, model)
+        super().__init__(model, **keywords)
 
     def setup(self) -> None:
         super().setup()
-        self.num_critics = agreed_size("num_critics", self.config, self.model)
         check_subset(self.config.subset_size, self.num_critics)
         # Metrics of the delayed actor are zero until its first update.
         self.last_metrics = {

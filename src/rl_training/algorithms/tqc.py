@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import losses, quantiles
@@ -15,13 +14,12 @@ from rl_training.algorithms.learner import Batch, LearnerConfig, Losses, Noise
 from rl_training.algorithms.sac import SAC, SACConfig
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import setting
+from rl_training.models.base import PolicyModel
 
 
 class TQCConfig(SACConfig):
     """Keywords of TQC beside SAC's."""
 
-    num_critics: int | None = setting(None, "critics in the ensemble; none: as many as the model has", ge=1)
-    num_quantiles: int | None = setting(None, "quantiles per critic; none: as many as the model has", ge=1)
     top_quantiles_to_drop_per_net: int = setting(
         2, "largest pooled atoms left out of the target, times the critics; more is more pessimistic", ge=0
     )
@@ -30,23 +28,27 @@ class TQCConfig(SACConfig):
         "mean", "the actor climbs the minimum or mean of the critics' mean quantiles"
     )
 
-    @model_validator(mode="after")
-    def _some_atoms_stay(self) -> Self:
-        if self.num_quantiles is not None:
-            check_drop(self.top_quantiles_to_drop_per_net, self.num_quantiles)
-        return self
-
 
 class TQC(SAC):
     """SAC whose critics are distributions; the target leaves out their most optimistic atoms."""
 
     config_class: ClassVar[type[LearnerConfig]] = TQCConfig
 
+    def __init__(
+        self,
+        model: PolicyModel,
+        *,
+        num_critics: int | None = None,
+        num_quantiles: int | None = None,
+        **keywords: Any,
+    ) -> None:
+        agreed_size("num_critics", num_critics, model)
+        self.num_quantiles = agreed_size("num_quantiles", num_quantiles, model)
+        super().__init__(model, **keywords)
+
     def setup(self) -> None:
         super().setup()
-        agreed_size("num_critics", self.config, self.model)
-        count = agreed_size("num_quantiles", self.config, self.model)
-        check_drop(self.config.top_quantiles_to_drop_per_net, count)
+        check_drop(self.config.top_quantiles_to_drop_per_net, self.num_quantiles)
 
     def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, Losses]:
         """Quantile regression of every critic on the truncated mixture."""

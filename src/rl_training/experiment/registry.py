@@ -38,6 +38,10 @@ def entry(class_name: str, module: str, *, kind: Kind) -> AlgorithmEntry:
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "sac": entry("SAC", "sac", kind="online"),
+    "tqc": entry("TQC", "tqc", kind="online"),
+    "redq": entry("REDQ", "redq", kind="online"),
+    "bc": entry("BC", "bc", kind="offline"),
+    "td3_bc": entry("TD3BC", "td3_bc", kind="offline"),
     "awac": entry("AWAC", "awac", kind="offline"),
     "crr": entry("CRR", "crr", kind="offline"),
     "iql": entry("IQL", "iql", kind="offline"),
