@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
-from support import assert_smoke, tiny_config, train
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import load_checkpoint
+from support import assert_smoke, tiny_config, train
 
 
 def test_redq_trains_and_leaves_a_complete_run(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from support import assert_smoke, tiny_config
 
 from rl_training.errors import ConfigError
+from support import assert_smoke, tiny_config
 
 
 def test_tqc_trains_and_leaves_a_complete_run(tmp_path: Path) -> None:
