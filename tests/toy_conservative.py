@@ -7,6 +7,10 @@ from rl_training.algorithms.cql import CQL
 from rl_training.models.mlp_sac import MLPSACModel
 
 
+def doubles(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
 class TwoBins(nn.Module):
     """Q(a) = values[0] for a < 0 and values[1] for a >= 0, for each of two critics."""
 

@@ -40,7 +40,7 @@ class CalQL(CQL):
         calibrated = conservative.floored(policy, returns)
         means = calibrated.detach().mean((-2, -1))
         metrics = {f"calibrated_q{i + 1}_mean": mean for i, mean in enumerate(means.unbind(-1))}
-        metrics["calibration_rate"] = (policy < returns.unsqueeze(-1)).float().mean((-3, -2, -1))
+        metrics["calibration_rate"] = (policy < returns.unsqueeze(-1)).to(q_drawn.dtype).mean((-3, -2, -1))
         metrics["returns_to_go_mean"] = batch["returns_to_go"].mean(-1)
         return torch.cat([uniform, calibrated], -1), metrics
 
