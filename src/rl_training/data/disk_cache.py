@@ -61,10 +61,11 @@ def cached_log(
         optional = {name: getattr(log, name) for name in ("next_obs", "next_actions", "returns_to_go")}
         columns |= {name: values for name, values in optional.items() if values is not None}
         facts = {"info": log.info.to_dict(), "notes": log.notes, "timeouts_known": log.timeouts_known}
-        return columns, {**facts, "source": log.info.source}
+        return columns, facts
 
     columns, facts = cached_columns(key, fill)
-    info = replace(DataInfo.from_dict(facts["source"], facts["info"]), content_key=key)
+    source = str(dataset_path) if dataset_id is None else dataset_id
+    info = replace(DataInfo.from_dict(source, facts["info"]), content_key=key)
     return EpisodeLog(
         **columns, info=info, notes=tuple(facts["notes"]), timeouts_known=facts["timeouts_known"]
     )

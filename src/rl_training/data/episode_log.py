@@ -120,7 +120,7 @@ class EpisodeLog:
             next_actions=values.get("next_actions"),
             returns_to_go=values.get("returns_to_go"),
             info=info,
-            timeouts_known=bool(truncated[:-1].any()) or not _END_MARKS.isdisjoint(values),
+            timeouts_known=bool(truncated[:-1].any()) or _ends_are_marked(values),
             notes=tuple(notes),
         )
 
@@ -176,6 +176,11 @@ def _is_thin(name: str, column: Array) -> bool:
     return name not in VECTOR_FIELDS and column.ndim == 2 and column.shape[1] == 1
 
 
+def _ends_are_marked(columns: Mapping[str, Array]) -> bool:
+    """Whether something beside the terminations says where episodes end."""
+    return not _END_MARKS.isdisjoint(columns) or {"terminated", "dones"} <= columns.keys()
+
+
 def _settle_ends(columns: Mapping[str, Array], source: str) -> tuple[BoolArray, BoolArray, list[str]]:
     """Which rows terminate and which only end an episode; what was uncertain about it, in plain words."""
     notes: list[str] = []
@@ -189,7 +194,7 @@ def _settle_ends(columns: Mapping[str, Array], source: str) -> tuple[BoolArray, 
     if "episode_ids" in columns:
         ids = columns["episode_ids"].reshape(-1)
         ended[:-1] |= ids[1:] != ids[:-1]
-    marked = not _END_MARKS.isdisjoint(columns)
+    marked = _ends_are_marked(columns)
     if only_dones and not marked:
         notes.append(
             "only 'dones' marks the ends of episodes: each is taken as a termination, because time-outs "
@@ -197,7 +202,7 @@ def _settle_ends(columns: Mapping[str, Array], source: str) -> tuple[BoolArray, 
         )
     if "next_obs" in columns:
         notes += _mark_unflagged_ends(columns["obs"], columns["next_obs"], terminated, ended)
-    elif not marked and not only_dones and "dones" not in flags:
+    elif not marked and not only_dones:
         notes.append(
             "neither time-outs nor episode ids nor next observations: an episode that was cut runs into the "
             "next one; add 'timeouts' or 'episode_ids'"

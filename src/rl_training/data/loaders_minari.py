@@ -49,7 +49,7 @@ def read_minari(dataset_id: str, root: Path | None, target: Target) -> EpisodeLo
 def installed_ids(root: Path | None = None) -> list[str]:
     """Ids of the local datasets."""
     folder = datasets_root(root)
-    found = [path.parent for path in sorted(folder.glob("**/data/metadata.json"))]
+    found = [path.parent.parent for path in sorted(folder.glob("**/data/metadata.json"))]
     return [path.relative_to(folder).as_posix() for path in found]
 
 

@@ -77,6 +77,7 @@ def reference_returns(
     minimum, maximum = configured
     if minimum is not None and maximum is not None:
         return ReferenceReturns(minimum, maximum, "configuration")
-    if carried is not None and carried_env_id in (None, env_id):
+    plain_id = None if env_id is None else env_id.rpartition(":")[2]  # without `package:` in front
+    if carried is not None and carried_env_id in (None, plain_id):
         return carried
-    return published_reference(env_id)
+    return published_reference(plain_id)
