@@ -33,7 +33,8 @@ class MetricsLog(Callback):
             self.log(run)
 
     def on_eval_end(self, run: Run, metrics: dict[str, Any], scheduled: bool) -> None:
-        self.logger.log(run.global_step, metrics, "eval")
+        numbers = {name: value for name, value in metrics.items() if not isinstance(value, str)}
+        self.logger.log(run.global_step, numbers, "eval")
 
     def log(self, run: Run) -> None:
         self.interval.last = run.global_step

@@ -1,0 +1,108 @@
+"""Scores of offline algorithms on D4RL-style HDF5 files, with the packaged locomotion presets.
+
+    python benchmarks/offline_scores.py --data DIR/halfcheetah-medium-v0.hdf5 \
+        --reference=-280.67,16673.12 --algo td3_bc:50000 --algo iql:50000 --algo awac:30000 --seeds 0 1
+
+One run per algorithm and seed; finished runs are found again and not repeated, so the command can be
+stopped and repeated, and several of them can share an output directory. The table gives the last evaluation
+(10 episodes of the deterministic policy, raw rewards) as mean and standard deviation over seeds, normalised
+by the two reference returns. `--minutes` stops a run after that much processor time (for CQL: one hour of one core).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from statistics import fmean, pstdev
+
+import h5py
+
+from rl_training.experiment.config import load_config
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.runtime.callbacks.base import Callback
+from rl_training.runtime.run import Run
+
+
+class ProcessorBudget(Callback):
+    """Stops a run once it has used up its share of processor time."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self.seconds = None if minutes is None else 60.0 * minutes
+        self.start = time.process_time()
+
+    def on_step_end(self, run: Run) -> None:
+        if self.seconds is not None and time.process_time() - self.start > self.seconds:
+            run.request_stop("processor budget used up")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="HDF5 file; its env_id attribute is used")
+    parser.add_argument("--env-id", help="environment, where the file does not name it")
+    parser.add_argument("--reference", required=True, help="returns of score 0 and 100: RANDOM,EXPERT")
+    parser.add_argument("--algo", action="append", required=True, help="NAME:UPDATES, may be repeated")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--minutes", type=float, help="processor time per run")
+    parser.add_argument("--output-dir", type=Path, default=Path("benchmarks/results/offline_scores"))
+    return parser.parse_args()
+
+
+def result_of(
+    options: argparse.Namespace, env_id: str, algo: str, updates: int, seed: int
+) -> dict[str, float]:
+    """Train one run, or read what an earlier call has left."""
+    file = options.output_dir / f"{options.data.stem}-{algo}-{updates}-s{seed}.json"
+    if file.is_file():
+        result: dict[str, float] = json.loads(file.read_text())
+        return result
+    low, high = (float(part) for part in options.reference.split(","))
+    changes = {
+        "env_id": env_id,
+        "seed": seed,
+        "total_timesteps": updates,
+        "checkpoint_interval": 0,
+        "output_dir": options.output_dir / "runs",
+        "algo_kwargs.dataset_kind": "hdf5",
+        "algo_kwargs.dataset_path": options.data,
+        "algo_kwargs.dataset_id": "null",
+        "algo_kwargs.eval_interval": max(1, updates // 5),
+        "algo_kwargs.schedule_steps": updates,
+        "algo_kwargs.reference_min_return": low,
+        "algo_kwargs.reference_max_return": high,
+    }
+    config = load_config(f"{algo}/locomotion", [f"{name}={value}" for name, value in changes.items()])
+    start = time.process_time()
+    run = get_algorithm_spec(algo).train_fn(config, callbacks=[ProcessorBudget(options.minutes)])
+    names = ("eval_return_mean", "eval_normalized_score", "gradient_steps")
+    result = {name: run.metrics[name] for name in names}
+    result["processor_seconds"] = time.process_time() - start
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result))
+    return result
+
+
+def main() -> None:
+    options = arguments()
+    with h5py.File(options.data) as file:
+        env_id = options.env_id or str(file.attrs["env_id"])
+    print("| data | algorithm | updates | seeds | return | score | processor minutes per run |")
+    print("|---|---|---|---|---|---|---|")
+    for each in options.algo:
+        algo, _, updates = each.partition(":")
+        results = [result_of(options, env_id, algo, int(updates), seed) for seed in options.seeds]
+        returns, scores = ([r[key] for r in results] for key in ("eval_return_mean", "eval_normalized_score"))
+        made = "/".join(str(int(r["gradient_steps"])) for r in results)
+        minutes = fmean(r["processor_seconds"] for r in results) / 60
+        print(
+            f"| {options.data.stem} | {algo} | {made} | {len(results)} | {fmean(returns):.0f} ± "
+            f"{pstdev(returns):.0f} | {fmean(scores):.1f} ± {pstdev(scores):.1f} | {minutes:.1f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
