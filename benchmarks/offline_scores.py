@@ -6,7 +6,7 @@
 One run per algorithm and seed; finished runs are found again and not repeated, so the command can be
 stopped and repeated, and several of them can share an output directory. The table gives the last evaluation
 (10 episodes of the deterministic policy, raw rewards) as mean and standard deviation over seeds, normalised
-by the two reference returns. `--minutes` stops a run after that much processor time (for CQL: one hour of one core).
+by the two reference returns. `--minutes` stops a run after that much processor time.
 """
 
 from __future__ import annotations

@@ -128,3 +128,13 @@ def test_resuming_a_finished_run_trains_no_further(tmp_path: Path) -> None:
     again = resume_training(run.run_dir, quiet=True)
     assert again.metrics["global_step"] == 40
     assert again.metrics["gradient_steps"] == run.metrics["gradient_steps"]
+
+
+def test_resuming_an_older_checkpoint_loses_nothing(tmp_path: Path) -> None:
+    run = train(tiny_config("iql", tmp_path, checkpoint_interval=10))
+    older = list_checkpoints(run.run_dir)[0]
+    assert older.name == "step_20.safetensors"
+    again = resume_training(older, total_timesteps=25, quiet=True)
+    assert again.run_dir != run.run_dir and again.run_dir.parent == run.run_dir.parent
+    assert [path.name for path in list_checkpoints(again.run_dir)] == ["step_25.safetensors"]
+    assert list_checkpoints(run.run_dir)[-1].name == "step_40.safetensors"

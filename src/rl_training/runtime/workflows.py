@@ -11,7 +11,7 @@ from rl_training.data.data_info import ReferenceReturns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.transforms import ObservationNormalizer
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.checkpointing import load_checkpoint, resolve_checkpoint
+from rl_training.experiment.checkpointing import load_checkpoint, newest_checkpoint, resolve_checkpoint
 from rl_training.experiment.config import TrainConfig, parse_config
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.runs import CHECKPOINT_FOLDER
@@ -93,7 +93,11 @@ def resume_training(
     dataset: TransitionDataset | None = None,
     quiet: bool = False,
 ) -> TrainResult:
-    """Go on exactly where a checkpoint was written, to a new total; in the same run directory by default."""
+    """Go on exactly where a checkpoint was written, to a new total.
+
+    By default in the same run directory; from a checkpoint that is not its newest in a new one, so that
+    what came after it is not lost.
+    """
     file = resolve_checkpoint(path)
     state = load_checkpoint(file)
     config = saved_config(state)
@@ -105,7 +109,8 @@ def resume_training(
     if output_dir is not None:
         changes["output_dir"] = str(output_dir)
     config = parse_config({**config.model_dump(mode="json"), **changes})
-    in_place = output_dir is None and run_suffix is None and file.parent.name == CHECKPOINT_FOLDER
+    newest = file.parent.name == CHECKPOINT_FOLDER and file == newest_checkpoint(file.parent)
+    in_place = output_dir is None and run_suffix is None and newest
     result: TrainResult = get_algorithm_spec(config.algo).train_fn(
         config,
         run_suffix=run_suffix,

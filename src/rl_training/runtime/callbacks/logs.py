@@ -74,15 +74,18 @@ class Progress(Callback):
         if now - self.clock < 0.2:
             return
         self.clock = now
+        self.show(run)
+
+    def on_train_end(self, run: Run) -> None:
+        self.show(run)
+
+    def show(self, run: Run) -> None:
         started, steps = self.shown
-        rate = (run.gradient_steps - steps) / max(1e-9, now - started)
+        rate = (run.gradient_steps - steps) / max(1e-9, time.perf_counter() - started)
         last = run.results.get("eval_return_mean")
         if last is None:
             last = run.results.get("rollout_return_mean")
         self.display.update(run.global_step, updates_per_second=rate, last_return=last)
 
     def close(self, run: Run) -> None:
-        self.display.update(
-            run.global_step, updates_per_second=0.0, last_return=run.results["eval_return_mean"]
-        )
         self.display.stop()
