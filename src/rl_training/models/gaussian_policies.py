@@ -7,13 +7,13 @@ Taking these for the squashed Gaussian of `policies`, or the other way round, is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from rl_training.models.distributions import gaussian_log_prob
-from rl_training.models.layers import MLP, Init, dropout_scale
+from rl_training.models.layers import MLP, dropout_scale
 
 
 class UnboundedGaussian(nn.Module):
@@ -22,17 +22,11 @@ class UnboundedGaussian(nn.Module):
     log_std_range: ClassVar[tuple[float, float]] = (-20.0, 2.0)
 
     def __init__(
-        self,
-        obs_dim: int,
-        action_dim: int,
-        hidden_sizes: Sequence[int],
-        *,
-        init: Init = "default",
-        dropout: float = 0.0,
-        generator: torch.Generator | None = None,
+        self, obs_dim: int, action_dim: int, widths: Sequence[int], *, dropout: float = 0.0, **network: Any
     ) -> None:
+        """`widths` are those of the hidden layers; `network` holds `MLP`'s keywords (init, generator)."""
         super().__init__()
-        self.net = MLP(obs_dim, hidden_sizes, action_dim, init=init, generator=generator)
+        self.net = MLP(obs_dim, widths, action_dim, **network)
         self.free_log_std = nn.Parameter(torch.zeros(1, action_dim))
         self.dropout = dropout
 
