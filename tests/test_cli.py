@@ -78,7 +78,6 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
         module = ModuleType(name)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "rl_training.cli.run", raising=False)
     return recorder
 
 
@@ -363,6 +362,6 @@ def test_help_of_a_command_teaches_by_example(capsys: pytest.CaptureFixture[str]
 def test_help_lists_the_commands_and_version_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert all(command in printed for command in COMMANDS)
+    assert all(command in printed for command in [*COMMANDS, "data"])
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("rl-training 0.")

@@ -381,9 +381,15 @@ def test_packaged_configs_are_listed_by_name_with_a_summary() -> None:
 
 
 @pytest.mark.parametrize("name", [config.name for config in list_packaged_configs()])
-def test_a_packaged_config_is_valid_and_writes_only_what_differs(name: str) -> None:
+def test_a_packaged_config_is_valid(name: str) -> None:
     config = load_config(name)
-    assert config.run_config() == load_config(f"{name}.yaml").run_config()
+    assert name.startswith(f"{config.algo}/")
+    assert config == load_config(f"{name}.yaml")
+
+
+@pytest.mark.parametrize("name", ["sac/pendulum", "sac/demo"])
+def test_the_first_configs_a_reader_sees_write_only_what_differs(name: str) -> None:
+    config = load_config(name)
     run_fields = get_algorithm_spec(config.algo).config_class.model_fields
     same = [key for key, value in config.algo_kwargs.items() if value == run_fields[key].default]
     same += [

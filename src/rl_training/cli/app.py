@@ -6,13 +6,12 @@ mistyped commands answer at once.
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from rl_training.cli.configs import configs
+from rl_training.cli.data import app as data_app
 from rl_training.cli.demo import demo
 from rl_training.cli.describe import describe
 from rl_training.cli.evaluate import evaluate
@@ -64,10 +63,9 @@ app.command(epilog=examples("rl-training configs", "rl-training configs --show s
     configs
 )
 app.command(epilog=examples("rl-training describe sac"))(describe)
-app.command(epilog=examples("rl-training demo", "rl-training demo --seed 1 --output-dir /tmp/demo"))(demo)
+app.command(epilog=examples("rl-training demo", "rl-training demo --seed 1 --output-dir demo_runs"))(demo)
 
-if find_spec("rl_training.cli.data") is not None:
-    app.add_typer(import_module("rl_training.cli.data").app, name="data")
+app.add_typer(data_app, name="data")
 
 
 def _print_version(wanted: bool) -> None:

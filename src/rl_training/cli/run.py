@@ -1,4 +1,4 @@
-"""What `train`, `resume` and `demo` share: the progress bar, the final table and the exit code."""
+"""What `train`, `resume` and `demo` share: the final table and the exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import typer
 
 from rl_training.cli.output import print_table
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.default_manager import DefaultExperimentManager
 
 if TYPE_CHECKING:
     from rl_training.runtime.run import TrainResult
@@ -20,6 +19,8 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 def run_and_report(config: TrainConfig, *, quiet: bool) -> None:
     """Train as configured and print the result."""
+    from rl_training.experiment.default_manager import DefaultExperimentManager
+
     report(DefaultExperimentManager().setup(config, quiet=quiet).train(), quiet=quiet)
 
 

@@ -23,11 +23,8 @@ def train(
     quiet: QuietOption = False,
 ) -> None:
     """Train a policy as a config says, and evaluate it."""
+    from rl_training.cli.run import run_and_report
     from rl_training.experiment.config import load_config
 
     options = as_overrides(seed=seed, output_dir=output_dir, device=device)
-    checked = load_config(config, [*(changes or []), *options])
-
-    from rl_training.cli.run import run_and_report
-
-    run_and_report(checked, quiet=quiet)
+    run_and_report(load_config(config, [*(changes or []), *options]), quiet=quiet)
