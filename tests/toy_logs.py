@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from rl_training.data import TransitionDataset, load_transition_dataset
+from rl_training.data.convert import Place
 from rl_training.data.data_info import DataInfo
+from rl_training.data.disk_cache import CACHE_VARIABLE
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.spaces import Spaces
 
 Columns = dict[str, np.ndarray[Any, Any]]
 OBS_DIM, ACTION_DIM = 3, 2
+LENGTHS, TERMINATED = [5, 3, 6, 1, 4], [True, False, False, True, False]
 SPACES = Spaces(OBS_DIM, (-2.0, -1.0), (2.0, 3.0))
 
 
@@ -71,3 +78,16 @@ def write_hdf5(path: Path, columns: Columns, **attributes: Any) -> Path:
 def write_npz(path: Path, columns: Columns) -> Path:
     np.savez(path, **columns)  # type: ignore[arg-type]
     return path
+
+
+def load(place: Place, **options: Any) -> TransitionDataset:
+    return load_transition_dataset(
+        place.kind, dataset_path=place.path, dataset_id=place.dataset_id, **options
+    )
+
+
+def run_python(program: str, cache: Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    source = str(Path(__file__).parents[1] / "src")
+    environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", CACHE_VARIABLE: str(cache)}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)

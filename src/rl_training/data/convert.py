@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.field_names import resolve_names, unused_names
 from rl_training.data.loaders_minari import installed_ids
 from rl_training.data.reading import Target, vector_columns
-from rl_training.data.writing import FORMAT_OF_ENDING, replacing, write_log
+from rl_training.data.writing import FORMAT_OF_ENDING, claim_space, replacing, write_log
 from rl_training.errors import DataError
 from rl_training.spaces import Spaces
 
@@ -75,9 +76,15 @@ def write_place(log: EpisodeLog, place: Place) -> None:
     folder = datasets_root(place.path) / place.dataset_id / "data"
     if folder.exists():
         raise DataError(f"{place}: this Minari dataset exists already in {folder.parent}; choose another id")
-    with replacing(folder) as temporary:
-        temporary.mkdir(parents=True)
-        write_minari(log, place.dataset_id, temporary)
+    try:
+        with replacing(folder) as temporary:
+            temporary.mkdir(parents=True)
+            claim_space(temporary, log)
+            write_minari(log, place.dataset_id, temporary)
+    except BaseException:
+        with suppress(OSError):
+            folder.parent.rmdir()
+        raise
 
 
 def with_facts(log: EpisodeLog, *, spaces: Spaces | None, env_id: str | None) -> EpisodeLog:

@@ -96,7 +96,10 @@ def _build(folder: Path, fill: Callable[[Allocate], Filled]) -> None:
     placed: dict[str, Array] = {}
 
     def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        placed[name] = new_flat_file(temporary / f"{name}.npy", shape, dtype)
+        try:
+            placed[name] = new_flat_file(temporary / f"{name}.npy", shape, dtype)
+        except OSError as problem:
+            raise _unwritable(folder.parent, problem) from None
         return placed[name]
 
     try:
@@ -113,12 +116,16 @@ def _build(folder: Path, fill: Callable[[Allocate], Filled]) -> None:
             os.rename(temporary, folder)
     except OSError as problem:
         if not (folder / _FACTS).exists():
-            raise DataError(
-                f"cannot write the data cache in {folder.parent}: {reason(problem)}; free space there or set "
-                f"{CACHE_VARIABLE} to another directory"
-            ) from None
+            raise _unwritable(folder.parent, problem) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _unwritable(directory: Path, problem: OSError) -> DataError:
+    return DataError(
+        f"cannot write the data cache in {directory}: {reason(problem)}; free space there or set "
+        f"{CACHE_VARIABLE} to another directory"
+    )
 
 
 def new_flat_file(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -164,5 +171,5 @@ def _content_key(path: Path) -> str:
         temporary.write_text(json.dumps({**stamp, "key": key}))
         os.replace(temporary, note)
     except OSError as problem:
-        raise DataError(f"cannot write the data cache in {note.parent}: {reason(problem)}") from None
+        raise _unwritable(note.parent, problem) from None
     return key

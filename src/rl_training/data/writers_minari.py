@@ -33,7 +33,7 @@ def write_minari(log: EpisodeLog, dataset_id: str, folder: Path) -> None:
     _check_episodes(log)
     observation_space, action_space = _gym_spaces(spaces, log)
     storage = MinariStorage.new(
-        folder,
+        folder.resolve(),  # Minari looks for its files in the wrong place when the path is relative
         observation_space=observation_space,
         action_space=action_space,
         env_spec=_env_spec(log.info.env_id),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,8 @@ from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
 from rl_training.errors import DataError
 from rl_training.experiment.atomic import TEMPORARY_SUFFIX, reason
+
+HDF5_OVERHEAD = 1 << 16
 
 FORMAT_OF_ENDING = {
     ".hdf5": "hdf5",
@@ -43,6 +46,17 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def claim_space(path: Path, log: EpisodeLog) -> None:
+    """Raise if the disk cannot hold the rows of `log` uncompressed, by claiming that much for a moment.
+
+    HDF5 does not survive a disk that fills up while it writes: it takes the whole process with it.
+    """
+    size = sum(values.nbytes for values in log_columns(log).values())
+    if hasattr(os, "posix_fallocate"):
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            os.posix_fallocate(file.fileno(), 0, size + HDF5_OVERHEAD)
+
+
 def log_columns(log: EpisodeLog) -> dict[str, Array]:
     """The fields of a log that a file stores."""
     columns = {"obs": log.obs, "actions": log.actions, "rewards": log.rewards, "terminated": log.terminated}
@@ -62,6 +76,7 @@ def write_log(log: EpisodeLog, path: Path) -> None:
         if kind == "hdf5":
             from rl_training.data.loaders_hdf5 import write_hdf5
 
+            claim_space(temporary, log)
             write_hdf5(log_columns(log), log.info, temporary)
         elif kind == "npz":
             from rl_training.data.loaders_npz import write_npz

@@ -67,6 +67,8 @@ def collect_to(
                 done = stop
                 _save(folder, request, rollout, columns, done)
         except OSError as problem:
+            if not (folder / _STATE).exists():
+                shutil.rmtree(folder, ignore_errors=True)
             raise DataError(
                 f"cannot write {folder}: {reason(problem)}; free space and run it again"
             ) from None

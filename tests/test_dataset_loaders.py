@@ -1,0 +1,328 @@
+"""Every format into the same transitions, bad files into one line."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from rl_training.data import TransitionDataset, load_transition_dataset
+from rl_training.data.convert import Place, convert, read_place, write_place
+from rl_training.data.disk_cache import CACHE_VARIABLE
+from rl_training.data.validation import DataWarning
+from rl_training.errors import DataError
+from toy_logs import (
+    LENGTHS,
+    SPACES,
+    TERMINATED,
+    Columns,
+    as_log,
+    episodes,
+    load,
+    run_python,
+    write_hdf5,
+    write_npz,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def places(folder: Path) -> list[Place]:
+    return [
+        Place("hdf5", folder / "log.hdf5"),
+        Place("npz", folder / "log.npz"),
+        Place("parquet", folder / "log.parquet"),
+        Place("minari", folder / "minari", "toy/log-v0"),
+    ]
+
+
+def assert_same(one: TransitionDataset, other: TransitionDataset) -> None:
+    assert one.fields == other.fields and len(one) == len(other)
+    rows = torch.arange(len(one))
+    first, second = one.gather(rows), other.gather(rows)
+    for name in one.fields:
+        assert torch.equal(first[name], second[name]), name
+    np.testing.assert_array_equal(one.episode_returns(), other.episode_returns())
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("optional", [True, False])
+@pytest.mark.parametrize("successors", [True, False])
+def test_every_format_gives_the_same_batches(
+    tmp_path: Path, successors: bool, optional: bool, in_memory: bool
+) -> None:
+    log = as_log(episodes(LENGTHS, TERMINATED, successors=successors, optional=optional))
+    expected = log.to_dataset()
+    assert ("returns_to_go" in expected.fields) == optional
+    for place in places(tmp_path):
+        write_place(log, place)
+        found = load(place, in_memory=in_memory)
+        assert_same(found, expected)
+        assert found.info.spaces == SPACES and found.info.env_id == "Toy-v0"
+        generators = [torch.Generator().manual_seed(5) for _ in range(2)]
+        batches = [data.sample(7, generator=g) for data, g in zip((found, expected), generators, strict=True)]
+        assert all(torch.equal(batches[0][name], batches[1][name]) for name in expected.fields)
+
+
+def test_double_precision_survives_a_conversion(tmp_path: Path) -> None:
+    columns = episodes(LENGTHS, TERMINATED)
+    wide = {name: values.astype(np.float64) for name, values in columns.items() if values.dtype == np.float32}
+    wide["rewards"] = wide["rewards"] + 1e-12
+    path = write_hdf5(tmp_path / "wide.h5", {**columns, **wide}, **SPACES.to_dict())
+    previous = Place("hdf5", path)
+    for place in places(tmp_path):
+        convert(previous, place)
+        previous = place
+    back = read_place(previous, exact=True)
+    assert back.rewards.dtype == back.obs.dtype == np.float64
+    np.testing.assert_array_equal(back.rewards, wide["rewards"])
+    assert load(previous).rewards.dtype == torch.float32
+
+
+def test_d4rl_files_of_both_styles_agree(tmp_path: Path) -> None:
+    columns = episodes([4, 6, 3], [False, True, False])
+    with_next = write_hdf5(tmp_path / "v2.hdf5", columns, env_id="Hopper-v5")
+    without = write_hdf5(
+        tmp_path / "v0.hdf5", {name: v for name, v in columns.items() if name != "next_observations"}
+    )
+    full, short = load(Place("hdf5", with_next)), load(Place("hdf5", without))
+    assert (len(full), len(short)) == (13, 11)
+    assert full.info.env_id == "Hopper-v5"
+    np.testing.assert_allclose(full.episode_returns(), short.episode_returns(), rtol=1e-6)
+    complete = torch.tensor([0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11])
+    gammas = [data.with_discounted_returns_to_go(0.9).returns_to_go for data in (full, short)]
+    assert gammas[0] is not None and gammas[1] is not None
+    torch.testing.assert_close(gammas[0][complete], gammas[1])
+
+
+def test_d3rlpy_version_one_files(tmp_path: Path) -> None:
+    """`terminals` is 0 everywhere, `episode_terminals` marks the ends, single values describe the file."""
+    columns = episodes([4, 4], [False, False], successors=False)
+    ends = columns.pop("timeouts").astype(np.float32)
+    columns |= {"episode_terminals": ends, "terminals": np.zeros(8, np.float32)}
+    path = write_hdf5(tmp_path / "d3rlpy.h5", columns)
+    with h5py.File(path, "a") as file:
+        file["version"], file["discrete_action"] = "1.0", False
+    dataset = load(Place("hdf5", path))
+    assert len(dataset) == 6 and dataset.dones.sum() == 0
+    assert dataset.truncations is not None and dataset.truncations.tolist() == [0, 0, 1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("ids", [np.array([3, 3, 3, 9, 9]), np.array(["a", "a", "a", "b", "b"])])
+def test_episode_ids_mark_ends(tmp_path: Path, ids: np.ndarray) -> None:
+    columns = episodes([3, 2], [False, False], successors=False)
+    del columns["timeouts"]
+    path = write_npz(tmp_path / "ids.npz", {**columns, "episode_ids": ids})
+    dataset = load(Place("npz", path))
+    assert dataset.obs[:, :2].tolist() == [[0, 0], [0, 1], [1, 0]]
+    assert dataset.truncations is not None and dataset.truncations.tolist() == [0, 1, 1]
+
+
+def test_unmarked_ends_are_found_where_successors_are_recorded(tmp_path: Path) -> None:
+    columns = episodes([4, 5, 3], [False, False, True])
+    columns["timeouts"][:] = False
+    path = write_npz(tmp_path / "unmarked.npz", columns)
+    with pytest.warns(DataWarning, match=r"2 episode ends were not marked \(row 3"):
+        dataset = load(Place("npz", path))
+    assert np.flatnonzero(dataset.episode_ends()).tolist() == [3, 8, 11]
+
+
+def test_shuffled_rows_are_recognised(tmp_path: Path) -> None:
+    columns = episodes([30], [True])
+    order = np.random.default_rng(0).permutation(30)
+    path = write_npz(tmp_path / "shuffled.npz", {name: v[order] for name, v in columns.items()})
+    with pytest.warns(DataWarning, match="not in time order"):
+        load(Place("npz", path))
+
+
+def test_cut_episodes_without_any_mark_are_pointed_out(tmp_path: Path) -> None:
+    columns = episodes([3, 2], [False, True], successors=False)
+    del columns["timeouts"]
+    with pytest.warns(DataWarning, match="add 'timeouts' or 'episode_ids'"):
+        load(Place("npz", write_npz(tmp_path / "bare.npz", columns)))
+
+
+def test_numbered_columns_of_parquet_and_csv(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    columns = episodes([3, 2], [True, False])
+    flat = {f"obs_{i}": columns["observations"][:, i] for i in range(3)}
+    flat |= {f"action_{i}": columns["actions"][:, i] for i in range(2)}
+    flat |= {"reward": columns["rewards"], "terminated": columns["terminals"]}
+    flat["episode"] = np.array([0, 0, 0, 1, 1])
+    parquet.write_table(pa.table(flat), tmp_path / "wide.parquet")
+    table = np.stack([values.astype(np.float64) for values in flat.values()], axis=1)
+    np.savetxt(tmp_path / "wide.csv", table, delimiter=",", header=",".join(flat), comments="")
+    expected = TransitionDataset.from_dict(
+        {name: v for name, v in columns.items() if name not in ("next_observations",)}
+    )
+    for place in (Place("parquet", tmp_path / "wide.parquet"), Place("csv", tmp_path / "wide.csv")):
+        assert_same(load(place), expected)
+
+
+def test_a_time_out_bootstraps_in_every_format(tmp_path: Path) -> None:
+    """The TD target of an episode's last row uses its successor, as in the middle of an episode."""
+    for successors in (True, False):
+        log = as_log(episodes([6, 6], [False, True], successors=successors))
+        for place in places(tmp_path / str(successors)):
+            write_place(log, place)
+            dataset = load(place)
+            assert dataset.truncations is not None
+            last = int(dataset.truncations.nonzero()[0])
+            for row in (last, last - 1):
+                target = dataset.rewards[row] + 0.99 * (1 - dataset.dones[row]) * dataset.next_obs[row].sum()
+                assert dataset.next_obs[row, 1] == dataset.obs[row, 1] + 1
+                assert target == dataset.rewards[row] + 0.99 * dataset.next_obs[row].sum()
+
+
+def broken(name: str, values: Any) -> Columns:
+    columns = episodes([4, 3], [True, False])
+    if values is None:
+        del columns[name]
+    else:
+        columns[name] = values
+    return columns
+
+
+def with_entry(name: str, row: int, value: float) -> Columns:
+    columns = episodes([4, 3], [True, False])
+    columns[name] = columns[name].astype(np.float32)
+    columns[name][row] = value
+    return columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (broken("actions", None), r"missing key 'action'; it has next_observations, observations"),
+        (broken("terminals", None), r"missing key 'terminations'"),
+        (broken("rewards", np.zeros(5)), r"all fields must have the same length, got .*rewards 5"),
+        (with_entry("rewards", 5, np.nan), r"rewards has NaN or infinity at row 5"),
+        (with_entry("observations", 2, np.inf), r"obs has NaN or infinity at row 2"),
+        (with_entry("terminals", 3, 0.5), r"terminated must be 0 or 1 in every row, but row 3 is 0.5"),
+        (
+            broken("observations", np.zeros((7, 2, 2))),
+            r"obs must be one flat vector per row, got shape \(2, 2\)",
+        ),
+        (broken("next_observations", np.zeros((7, 5))), r"next_obs have 5 numbers per row, but obs has 3"),
+        ({name: v[:0] for name, v in episodes([2], [True]).items()}, r"the dataset is empty"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["npz", "hdf5"])
+def test_bad_columns_are_named(tmp_path: Path, kind: str, columns: Columns, words: str) -> None:
+    path = tmp_path / f"bad.{kind}"
+    (write_npz if kind == "npz" else write_hdf5)(path, columns)
+    with pytest.raises(DataError, match=words) as caught:
+        load(Place(kind, path))
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_object_arrays_are_refused_without_decoding(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (os.mkdir, (str(tmp_path / "exploded"),))
+
+    columns: dict[str, Any] = episodes([4], [True])
+    columns["actions"] = np.array([Bomb() for _ in range(4)], dtype=object)
+    path = write_npz(tmp_path / "bomb.npz", columns)
+    with pytest.raises(DataError, match="actions must hold numbers, but holds Python objects"):
+        load(Place("npz", path))
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "npz", "parquet"])
+def test_damaged_foreign_and_missing_files(tmp_path: Path, kind: str) -> None:
+    good = Place(kind, tmp_path / f"good.{kind}")
+    write_place(as_log(episodes([500, 500], [True, False])), good)
+    assert good.path is not None
+    data = good.path.read_bytes()
+    cut, foreign = tmp_path / f"cut.{kind}", tmp_path / f"foreign.{kind}"
+    cut.write_bytes(data[: len(data) // 2])
+    foreign.write_text("this is a letter, not a dataset\n" * 50)
+    for path in (cut, foreign):
+        with pytest.raises(DataError, match=f"{path.name}: cannot be read as") as caught:
+            load(Place(kind, path))
+        assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match="no such file"):
+        load(Place(kind, tmp_path / f"absent.{kind}"))
+    with pytest.raises(DataError, match="is a directory"):
+        load(Place(kind, tmp_path))
+
+
+def test_damaged_bytes_inside_an_npz(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "log.npz", episodes([400], [True]))
+    data = bytearray(path.read_bytes())
+    data[3000] ^= 0xFF
+    path.write_bytes(bytes(data))
+    with pytest.raises(DataError, match="cannot be read as NPZ"):
+        load(Place("npz", path))
+
+
+def test_a_minari_id_that_is_not_installed_lists_what_is(tmp_path: Path) -> None:
+    write_place(as_log(episodes([3], [True])), Place("minari", tmp_path, "toy/here-v1"))
+    with pytest.raises(DataError, match=r"got 'toy/there-v0'; installed: toy/here-v1 \(download"):
+        load(Place("minari", tmp_path, "toy/there-v0"))
+    data_file = tmp_path / "toy/here-v1/data/main_data.hdf5"
+    with pytest.raises(DataError, match="use dataset_kind minari"):
+        load(Place("hdf5", data_file))
+
+
+def test_unknown_kinds_and_missing_places() -> None:
+    with pytest.raises(DataError, match="dataset_kind must be one of hdf5, npz, parquet, csv, minari"):
+        load_transition_dataset("pt")
+    with pytest.raises(DataError, match="dataset_path is required by dataset_kind 'npz'"):
+        load_transition_dataset("npz")
+    with pytest.raises(DataError, match="dataset_id is required by dataset_kind 'minari'"):
+        load_transition_dataset("minari")
+
+
+def test_the_cache_is_keyed_by_content_and_built_once(tmp_path: Path, own_cache: Path) -> None:
+    place = Place("npz", tmp_path / "log.npz")
+    write_place(as_log(episodes([5, 5], [True, False])), place)
+    first = load(place, in_memory=False)
+    entries = sorted(path.name for path in own_cache.iterdir() if path.name != "stamps")
+    stamp = (own_cache / entries[0] / "obs.npy").stat().st_mtime_ns
+    copy = tmp_path / "copy.npz"
+    copy.write_bytes((tmp_path / "log.npz").read_bytes())
+    again = load(Place("npz", copy), in_memory=False)
+    assert_same(first, again)
+    assert sorted(path.name for path in own_cache.iterdir() if path.name != "stamps") == entries
+    assert (own_cache / entries[0] / "obs.npy").stat().st_mtime_ns == stamp
+    assert again.info.source == str(copy)
+    write_place(as_log(episodes([5, 6], [True, False])), place)
+    assert len(load(place, in_memory=False)) == 11
+    assert len(list(own_cache.glob("*/obs.npy"))) == 2
+    assert not list(own_cache.rglob("*.tmp"))
+
+
+def test_a_full_disk_leaves_no_cache_entry(tmp_path: Path, own_cache: Path) -> None:
+    """Files may grow to 100 kB only, which a disk without space looks like to the writer."""
+    place = Place("npz", tmp_path / "log.npz")
+    write_place(as_log(episodes([20_000], [True])), place)
+    program = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "from rl_training.data import load_transition_dataset\n"
+        f"load_transition_dataset('npz', dataset_path={str(place.path)!r}, in_memory=False)\n"
+    )
+    done = run_python(program, own_cache)
+    assert done.returncode == 1 and "cannot write the data cache" in done.stderr.splitlines()[-1]
+    assert [path.name for path in own_cache.iterdir()] == ["stamps"]
+
+
+def test_loading_warns_nothing_about_clean_files(tmp_path: Path) -> None:
+    log = as_log(episodes(LENGTHS, TERMINATED))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for place in places(tmp_path):
+            write_place(log, place)
+            assert read_place(place).notes == ()
