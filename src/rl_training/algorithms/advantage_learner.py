@@ -64,6 +64,10 @@ class SampledAdvantage(AdvantageWeighted):
     critic_moves_first: bool
     """Whether the advantage sees this update's critic or the one before it."""
 
+    def setup(self) -> None:
+        super().setup()
+        self.next_actor = self.actor
+
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
         action = self.model.action_dim
         samples = (batch_size, self.config.n_action_samples, action)
@@ -88,15 +92,10 @@ class SampledAdvantage(AdvantageWeighted):
         return metrics | {"critic_loss": critic_loss.detach(), "target_q_mean": target.mean(-1)}
 
     def value_target(self, batch: Batch, noise: Noise) -> Tensor:
-        """r + gamma (1 - d) min Q(s', a') with target critics and no entropy term."""
-        next_actions = self.next_actions(batch["next_obs"], noise["next"])
+        """r + gamma (1 - d) min Q(s', a') with target critics, one drawn a' and no entropy term."""
+        next_actions = draw(self.next_actor, batch["next_obs"], noise["next"])
         next_q = losses.reduce_critics(self.target_critic(batch["next_obs"], next_actions), "min")
         return losses.td_target(batch["rewards"], batch["dones"], next_q, self.discount(batch))
-
-    def next_actions(self, next_obs: Tensor, noise: Tensor) -> Tensor:
-        """One sampled action per next state; an unsquashed policy's sample is clipped into the bounds."""
-        actions: Tensor = self.actor(next_obs, noise)[0]
-        return actions.clamp(-1.0, 1.0)
 
     def sampled_values(self, obs: Tensor, noise: Noise) -> Tensor:
         """Values of the policy's own actions in the batch's states, `[*S, B, N]`."""
@@ -110,10 +109,15 @@ class SampledAdvantage(AdvantageWeighted):
         self.follow("critic", self.critic, self.config.tau)
 
 
+def draw(actor: Policy, obs: Tensor, noise: Tensor) -> Tensor:
+    """One action per state from noise `[*S, B, A]`; what an unsquashed policy draws is clipped."""
+    actions: Tensor = actor(obs, noise)[0]
+    return actions.clamp(-1.0, 1.0)
+
+
 def draw_many(actor: Policy, obs: Tensor, noise: Tensor) -> Tensor:
     """N actions per state from noise `[*S, B, N, A]`; the network runs once per state."""
-    actions: Tensor = actor(obs, noise.movedim(-2, 0))[0]
-    return actions.movedim(0, -2).clamp(-1.0, 1.0)
+    return draw(actor, obs, noise.movedim(-2, 0)).movedim(0, -2)
 
 
 def lowest_values(critic: QEnsemble, obs: Tensor, actions: Tensor) -> Tensor:

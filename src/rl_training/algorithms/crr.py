@@ -13,6 +13,7 @@ from rl_training.algorithms.advantage_learner import (
     AdvantageConfig,
     Policy,
     SampledAdvantage,
+    draw,
     draw_many,
     lowest_values,
 )
@@ -53,6 +54,7 @@ class CRR(SampledAdvantage):
     def setup(self) -> None:
         super().setup()
         self.target_actor = cast(Policy, self.make_target("actor", self.actor))
+        self.next_actor = self.target_actor  # AWAC and SAC have no copy of their actor
 
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
         result = super().update(batch, global_step=global_step)
@@ -68,11 +70,6 @@ class CRR(SampledAdvantage):
     def pull_targets(self, tau: float) -> None:
         self.follow("critic", self.critic, tau)
         self.follow("actor", self.actor, tau)
-
-    def next_actions(self, next_obs: Tensor, noise: Tensor) -> Tensor:
-        """From the target actor: CRR, unlike AWAC and SAC, keeps one."""
-        actions: Tensor = self.target_actor(next_obs, noise)[0]
-        return actions
 
     def baseline(self, values: Tensor) -> Tensor:
         return values.amax(-1) if self.config.advantage_type == "max" else values.mean(-1)
@@ -92,8 +89,7 @@ class CRR(SampledAdvantage):
         if noise is None:
             return actor.mode(obs)
         if not self.config.critic_weighted:
-            actions: Tensor = actor(obs, noise)[0]
-            return actions
+            return draw(actor, obs, noise)
         shape = (self.config.n_action_samples, self.model.action_dim)
         candidates = draw_many(actor, obs, noise[..., :-1].reshape(*obs.shape[:-1], *shape))
         critic = self.target_critic if self.config.act_with_target else self.critic
