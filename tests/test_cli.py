@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from rl_training.cli import main
-from rl_training.errors import CheckpointError, RunFailed
+from rl_training.cli.overrides import parse_seeds
+from rl_training.errors import CheckpointError, ConfigError, RunFailed
 from rl_training.experiment.config import setting
 from rl_training.experiment.run_fields import OnlineFields
 
@@ -365,3 +366,10 @@ def test_help_lists_the_commands_and_version_prints(capsys: pytest.CaptureFixtur
     assert all(command in printed for command in [*COMMANDS, "data"])
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("rl-training 0.")
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("0-3", [0, 1, 2, 3]), ("5", [5]), ("0-1, 7", [0, 1, 7])])
+def test_seeds_are_lists_and_ranges(text: str, seeds: list[int]) -> None:
+    assert parse_seeds(text) == seeds
+    with pytest.raises(ConfigError, match="seeds must be a list such as 0-7 or 0,3,5, got '1-x'"):
+        parse_seeds("1-x")

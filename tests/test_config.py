@@ -373,7 +373,7 @@ def test_a_missing_config_suggests_a_packaged_one() -> None:
 
 def test_packaged_configs_are_listed_by_name_with_a_summary() -> None:
     packaged = {config.name: config for config in list_packaged_configs()}
-    assert {"sac/demo", "sac/pendulum"} <= packaged.keys()
+    assert {"td3_bc/demo", "sac/pendulum"} <= packaged.keys()
     assert list(packaged) == sorted(packaged)
     pendulum = packaged["sac/pendulum"]
     assert (pendulum.algo, pendulum.env_id, pendulum.total_timesteps) == ("sac", "Pendulum-v1", 10_000)
@@ -387,7 +387,7 @@ def test_a_packaged_config_is_valid(name: str) -> None:
     assert config == load_config(f"{name}.yaml")
 
 
-@pytest.mark.parametrize("name", ["sac/pendulum", "sac/demo"])
+@pytest.mark.parametrize("name", ["sac/pendulum", "td3_bc/demo"])
 def test_the_first_configs_a_reader_sees_write_only_what_differs(name: str) -> None:
     config = load_config(name)
     run_fields = get_algorithm_spec(config.algo).config_class.model_fields

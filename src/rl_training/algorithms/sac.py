@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms import losses
@@ -18,8 +17,10 @@ class SACConfig(LearnerConfig):
     """Keywords of SAC, extended by the algorithms that build on it."""
 
     tau: float = setting(0.005, "share of the critic that the target takes over per update", gt=0, le=1)
-    alpha: Annotated[float, Field(ge=0)] | Literal["auto"] = setting(
-        "auto", "entropy temperature: a number is fixed, auto is learned from target_entropy (start 1.0)"
+    alpha: float | Literal["auto"] = setting(
+        "auto",
+        "entropy temperature: a number is fixed, auto is learned from target_entropy (start 1.0)",
+        ge=0,
     )
     target_entropy: float | None = setting(None, "entropy that alpha aims at; none: minus the action size")
     temperature_loss: Literal["log", "exp"] = setting(

@@ -3,11 +3,11 @@
 from rl_training.cli.options import OutputDirOption, QuietOption, SeedOption
 from rl_training.cli.overrides import as_overrides
 
-DEMO_CONFIG = "sac/demo"
+DEMO_CONFIG = "td3_bc/demo"
 
 
 def demo(seed: SeedOption = None, output_dir: OutputDirOption = None, quiet: QuietOption = False) -> None:
-    """Train a small policy in a few minutes, evaluate it and draw its learning curve."""
+    """Learn to swing up a pendulum from random logged data, and draw the learning curve."""
     from rl_training.cli.run import run_and_report
     from rl_training.experiment.config import load_config
 

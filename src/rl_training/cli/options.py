@@ -15,6 +15,14 @@ DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Where to compute: auto, cpu, cuda, cuda:N or mps.")
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of every random stream of the run.")]
+SeedsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds",
+        metavar="LIST",
+        help="Train several seeds as one batched computation, a run directory each: 0-7, or 0,3,5.",
+    ),
+]
 OutputDirOption = Annotated[
     Path | None, typer.Option("--output-dir", "-o", help="Directory in which the run directory is created.")
 ]

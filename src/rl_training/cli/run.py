@@ -42,9 +42,19 @@ def report(result: TrainResult, *, quiet: bool) -> None:
 def _result_rows(result: TrainResult) -> list[tuple[str, str]]:
     metrics = result.metrics
     rows = [("steps", f"{metrics['global_step']:,}"), ("gradient updates", f"{metrics['gradient_steps']:,}")]
+    if metrics.get("data_return_mean") is not None:
+        rows.append(("return of the logged data", f"{metrics['data_return_mean']:.1f}"))
     if metrics.get("eval_return_mean") is not None:
         spread = f"{metrics['eval_return_mean']:.1f} ± {metrics['eval_return_std']:.1f}"
-        rows.append((f"return over {metrics['eval_episodes']} episodes", spread))
+        what = f"{metrics['eval_episodes']} episodes"
+        if result.members:
+            what = f"{len(result.members)} seeds"
+        rows.append((f"return over {what}", spread))
+    if metrics.get("eval_normalized_score") is not None and not result.members:
+        reference = metrics["eval_normalized_score_reference"]
+        rows.append((f"normalised score ({reference})", f"{metrics['eval_normalized_score']:.1f}"))
+    if result.members:
+        return rows + [(f"seed {m.run_dir.name.rpartition('-s')[2]}", str(m.run_dir)) for m in result.members]
     rows += [("checkpoint", str(result.checkpoint_path)), ("run directory", str(result.run_dir))]
     curve = Path(result.run_dir) / "learning_curve.png"
     if curve.is_file():

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from rl_training.cli.options import DeviceOption, OutputDirOption, QuietOption, SeedOption
-from rl_training.cli.overrides import as_overrides
+from rl_training.cli.options import DeviceOption, OutputDirOption, QuietOption, SeedOption, SeedsOption
+from rl_training.cli.overrides import as_overrides, parse_seeds
 
 
 def train(
@@ -18,6 +18,7 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be given several times."),
     ] = None,
     seed: SeedOption = None,
+    seeds: SeedsOption = None,
     output_dir: OutputDirOption = None,
     device: DeviceOption = None,
     quiet: QuietOption = False,
@@ -26,5 +27,5 @@ def train(
     from rl_training.cli.run import run_and_report
     from rl_training.experiment.config import load_config
 
-    options = as_overrides(seed=seed, output_dir=output_dir, device=device)
+    options = as_overrides(seed=seed, seeds=parse_seeds(seeds), output_dir=output_dir, device=device)
     run_and_report(load_config(config, [*(changes or []), *options]), quiet=quiet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from rl_training.errors import UserError
 from rl_training.experiment.atomic import reason, replace_file
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.registry import ALGORITHMS
-from rl_training.experiment.runs import CONFIG_FILE
+from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +33,12 @@ Curve = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 def plot_learning_curve(run_dir: str | Path, out: str | Path | None = None) -> Path:
     """Draw evaluation return and losses of a run, by default to `learning_curve.png` in its directory."""
     path = Path(out) if out is not None else Path(run_dir) / CURVE_FILE
-    figure = _draw(read_metrics(run_dir), _read_config(Path(run_dir)), fallback_title=Path(run_dir).name)
+    figure = _draw(
+        read_metrics(run_dir),
+        _read_config(Path(run_dir)),
+        fallback_title=Path(run_dir).name,
+        data_return=_data_return(Path(run_dir)),
+    )
     try:
         with replace_file(path) as file:
             figure.savefig(file, format="png")
@@ -52,7 +58,17 @@ def _read_config(run_dir: Path) -> Mapping[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _draw(rows: Rows, config: Mapping[str, Any], *, fallback_title: str) -> Figure:
+def _data_return(run_dir: Path) -> float | None:
+    """Mean episode return of the logged data, where the run learned from data and has finished."""
+    try:
+        summary = json.loads((run_dir / SUMMARY_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    value = summary.get("metrics", {}).get("data_return_mean")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _draw(rows: Rows, config: Mapping[str, Any], *, fallback_title: str, data_return: float | None) -> Figure:
     from matplotlib.figure import Figure
 
     returns = _curve(rows, "eval", "eval_return_mean")
@@ -64,6 +80,9 @@ def _draw(rows: Rows, config: Mapping[str, Any], *, fallback_title: str) -> Figu
         _style(panel)
     if len(returns[0]):
         _draw_returns(axes[0], rows, returns)
+        if data_return is not None:
+            axes[0].axhline(data_return, color="#9aa5b1", linestyle="--", label="logged data", zorder=1)
+        _legend(axes[0])
     if losses:
         _draw_losses(axes[-1], losses)
     if not len(returns[0]) and not losses:
@@ -85,7 +104,6 @@ def _draw_returns(panel: Axes, rows: Rows, returns: Curve) -> None:
     )
     panel.plot(steps, mean, color=RETURN_COLOR, marker="o", markersize=4, label="evaluation mean")
     panel.set_ylabel("return per episode")
-    _legend(panel)
 
 
 def _draw_losses(panel: Axes, losses: Mapping[str, Curve]) -> None:

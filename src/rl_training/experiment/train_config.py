@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.config_errors import under, unknown_key
@@ -27,8 +27,8 @@ class TrainConfig(ConfigModel):
     algo: str = setting(..., "algorithm to train; `rl-training describe ALGO` lists its algo_kwargs")
     env_id: str | None = setting(None, "Gymnasium environment; optional when offline data carries its spaces")
     seed: int = setting(0, "seed of every random stream of the run", ge=0)
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] | None = setting(
-        None, "train these seeds as one batched computation, a run directory each; replaces seed"
+    seeds: tuple[int, ...] | None = setting(
+        None, "train these seeds as one batched computation, a run directory each; replaces seed", ge=0
     )
     total_timesteps: int = setting(..., "length: environment steps online, gradient steps offline", ge=1)
     output_dir: str = setting("runs", "directory that receives the run directory")

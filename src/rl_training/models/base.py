@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.errors import ConfigError
@@ -20,18 +19,17 @@ class ActionSample(NamedTuple):
     logprobs: Tensor
 
 
-Width = Annotated[int, Field(ge=1)]
-
-
 class NetworkConfig(ConfigModel):
     """Sizes shared by all models."""
 
-    hidden_sizes: tuple[Width, ...] = setting((256, 256), "widths of the hidden layers, actor and critics")
-    actor_hidden_sizes: tuple[Width, ...] | None = setting(
-        None, "widths of the actor's hidden layers; none: hidden_sizes"
+    hidden_sizes: tuple[int, ...] = setting(
+        (256, 256), "widths of the hidden layers, actor and critics", ge=1
     )
-    critic_hidden_sizes: tuple[Width, ...] | None = setting(
-        None, "widths of the critics' hidden layers; none: hidden_sizes"
+    actor_hidden_sizes: tuple[int, ...] | None = setting(
+        None, "widths of the actor's hidden layers; none: hidden_sizes", ge=1
+    )
+    critic_hidden_sizes: tuple[int, ...] | None = setting(
+        None, "widths of the critics' hidden layers; none: hidden_sizes", ge=1
     )
 
     @property

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.experiment.config import setting
-from rl_training.models.base import NetworkConfig, TwinCriticModel, Width
+from rl_training.models.base import NetworkConfig, TwinCriticModel
 from rl_training.models.critics import QEnsemble
 from rl_training.models.gaussian_policies import SigmoidStdGaussian, UnboundedGaussian
 from rl_training.models.layers import MLP
@@ -25,9 +25,7 @@ ACTOR_OUTPUT_BOUND, CRITIC_OUTPUT_BOUND = 1e-3, 3e-3
 class AWACNetworkConfig(NetworkConfig):
     """Keywords of `MLPAWACModel`."""
 
-    hidden_sizes: tuple[Width, ...] = setting(
-        (256, 256, 256), "widths of the hidden layers, actor and critics"
-    )
+    hidden_sizes: tuple[int, ...] = setting((256, 256, 256), "widths of the hidden layers, actor and critics")
     policy: Literal["unbounded", "tanh_mean", "squashed"] = setting(
         "unbounded",
         "actor: Gaussian with free mean (CORL), with tanh mean and log std in [-6, 0] (rlkit), or squashed",

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rl_training.algorithms.learner import Learner
+from rl_training.errors import ConfigError
 
 WORTHWHILE_UPDATES = 20_000
 """Compiling costs about half a minute; an update of usual size gains a few milliseconds."""
@@ -38,4 +39,10 @@ def choose_device(name: str) -> torch.device:
     """`auto` is CUDA where there is any."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device must be one that this machine has, got {name!r}: {reason}") from None
+    return device

@@ -95,7 +95,7 @@ class Recipe:
         runs = []
         for index, each in enumerate(configs):
             directory = run_dir or create_run_dir(each.output_dir, run_name(each), run_suffix)
-            write_text_atomic(directory / "config.yaml", config_to_yaml(each))
+            write_text_atomic(directory / "config.yaml", config_to_yaml(each, resolved=True))
             standard = standard_callbacks(each, settings, directory, notes, resumed_at, quiet or index > 0)
             runs.append(Run(each, settings, directory, material, [*standard, *(callbacks or ())], notes))
         trainer = Trainer(

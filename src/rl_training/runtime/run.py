@@ -109,6 +109,7 @@ class Run:
         self.outcome = {
             **(self.update_metrics() if counters.gradient_steps else {}),
             **self.results,
+            "data_return_mean": self.notes["dataset"].get("return_mean"),
             "global_step": counters.global_step,
             "gradient_steps": counters.gradient_steps,
             "env_steps": counters.env_steps,
