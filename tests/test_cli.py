@@ -42,7 +42,9 @@ class Recorder:
             "signal": None,
         }
         checkpoint = run_dir / "checkpoints" / "step_10000.safetensors"
-        self.result = SimpleNamespace(run_dir=run_dir, checkpoint_path=checkpoint, metrics=metrics)
+        self.result = SimpleNamespace(
+            members=(), run_dir=run_dir, checkpoint_path=checkpoint, metrics=metrics
+        )
 
     def answer(self, name: str, value: Any, **arguments: Any) -> Any:
         self.calls.append((name, arguments))

@@ -387,7 +387,7 @@ def test_a_packaged_config_is_valid(name: str) -> None:
     assert config == load_config(f"{name}.yaml")
 
 
-@pytest.mark.parametrize("name", ["sac/pendulum", "td3_bc/demo"])
+@pytest.mark.parametrize("name", ["sac/pendulum"])
 def test_the_first_configs_a_reader_sees_write_only_what_differs(name: str) -> None:
     config = load_config(name)
     run_fields = get_algorithm_spec(config.algo).config_class.model_fields
