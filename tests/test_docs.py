@@ -29,15 +29,8 @@ SHORTER = (
     (r'"learning_starts": \d+', '"learning_starts": 100'),
     (r"num_episodes=\d+", "num_episodes=1"),
     (r"--episodes \d+", "--episodes 1"),
-    (r'load_config\("sac/pendulum"\)', 'load_config("sac/pendulum", {overrides})'),
 )
-SHORT_RUN = (
-    "total_timesteps=120",
-    "eval_episodes=1",
-    "algo_kwargs.learning_starts=100",
-    "algo_kwargs.batch_size=32",
-    "algo_kwargs.hidden_sizes=[16, 16]",
-)
+PACKAGED = re.compile(r'load_config\("(\w+/\w+)"\)')
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -48,8 +41,19 @@ def blocks(page: Path, language: str) -> list[str]:
 def shortened(text: str) -> str:
     """The same example with a budget of seconds."""
     for pattern, replacement in SHORTER:
-        text = re.sub(pattern, replacement.format(overrides=list(SHORT_RUN)), text)
-    return text
+        text = re.sub(pattern, replacement, text)
+    return PACKAGED.sub(lambda call: f'load_config("{call[1]}", {short_run(call[1])})', text)
+
+
+def short_run(config: str) -> list[str]:
+    """Overrides that make a run of a config last about a second."""
+    overrides = ["total_timesteps=120", "eval_episodes=1"]
+    overrides += ["algo_kwargs.batch_size=32", "algo_kwargs.hidden_sizes=[16, 16]"]
+    algorithm = ALGORITHMS.get(config.partition("/")[0])
+    if algorithm is not None:
+        own = "learning_starts=100" if algorithm.kind == "online" else "dataset_size=400"
+        overrides.append(f"algo_kwargs.{own}")
+    return overrides
 
 
 def pages_with(language: str) -> list[object]:
@@ -79,7 +83,8 @@ def arguments_of(command: str) -> list[str]:
     """The arguments of a documented command; a training run is made short."""
     arguments = shlex.split(shortened(command), comments=True)[1:]
     if arguments[0] == "train":
-        arguments += [part for override in SHORT_RUN for part in ("--set", override)]
+        config = arguments[arguments.index("--config") + 1]
+        arguments += [part for override in short_run(config) for part in ("--set", override)]
     return arguments
 
 
