@@ -23,11 +23,13 @@ import h5py
 import numpy as np
 import torch
 
+from rl_training.data.data_config import OfflineDataFields
 from rl_training.data.dataset_loaders import load_transition_dataset
 from rl_training.data.disk_cache import CACHE_VARIABLE
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.processing import observation_statistics
+from rl_training.data.processing import observation_statistics, process_offline_dataset
 from rl_training.data.returns import compute_discounted_returns_to_go
+from rl_training.spaces import Spaces
 
 OBS_DIM, ACTION_DIM, EPISODE, BATCH = 17, 6, 1000, 256
 
@@ -55,6 +57,13 @@ def write_file(path: Path, rows: int, *, successors: bool, **storage: object) ->
             file.create_dataset(name, data=values, **storage)
 
 
+def ready(path: Path) -> TransitionDataset:
+    """All that happens before training: reading, every check, sizes and bounds, a summary of the episodes."""
+    parts = [load_transition_dataset("hdf5", dataset_path=path)]
+    spaces = Spaces(OBS_DIM, (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
+    return process_offline_dataset(parts, OfflineDataFields(), spaces, gamma=0.99).dataset
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """What any loader has to do at least."""
     with h5py.File(path, "r") as file:
@@ -78,7 +87,7 @@ def loading(path: Path, repeats: int, limit: float) -> None:
     times = cpu_times(
         {
             "read": lambda: read_arrays(path),
-            "load": lambda: load_transition_dataset("hdf5", dataset_path=path).sample(BATCH),
+            "load": lambda: ready(path).sample(BATCH),
         },
         repeats,
     )
@@ -125,10 +134,11 @@ def returns_to_go(rows: int, repeats: int) -> None:
 
 
 PEAK = """
-import sys, resource
+import sys
+from pathlib import Path
 import h5py
 import rl_training.data.loaders_hdf5
-from rl_training.data.dataset_loaders import load_transition_dataset
+from data_loading import ready
 import torch
 torch.randint(9, (256,))
 def status(name):
@@ -137,7 +147,7 @@ def status(name):
 with open("/proc/self/clear_refs", "w") as file:
     file.write("5")
 before = status("VmRSS")
-dataset = load_transition_dataset("hdf5", dataset_path=sys.argv[1])
+dataset = ready(Path(sys.argv[1]))
 dataset.sample(256)
 print(status("VmHWM") - before)
 """
@@ -148,7 +158,13 @@ def peak_memory(path: Path) -> None:
     if not Path("/proc/self/clear_refs").exists():
         print("peak memory: needs Linux")
         return
-    done = subprocess.run([sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
+    )
     arrays = sum(values.nbytes for values in read_arrays(path).values()) / 2**20
     report(f"{path.stem}: peak memory / arrays", float(done.stdout) / arrays, 1.3)
     print(f"  arrays {arrays:.0f} MiB, peak {float(done.stdout):.0f} MiB")

@@ -12,7 +12,7 @@ import torch
 
 from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.data.convert import Place, convert, read_place, write_place
-from rl_training.data.disk_cache import CACHE_VARIABLE
+from rl_training.data.disk_cache import CACHE_VARIABLE, cached_log
 from rl_training.data.validation import DataWarning
 from rl_training.errors import DataError
 from toy_logs import (
@@ -302,6 +302,18 @@ def test_the_cache_is_keyed_by_content_and_built_once(tmp_path: Path, own_cache:
     assert len(load(place, in_memory=False)) == 11
     assert len(list(own_cache.glob("*/obs.npy"))) == 2
     assert not list(own_cache.rglob("*.tmp"))
+
+
+def test_data_on_disk_is_mapped_and_not_held(tmp_path: Path) -> None:
+    """Read-only maps: private writable ones count as memory and fail for files larger than it."""
+    place = Place("npz", tmp_path / "log.npz")
+    write_place(as_log(episodes([5, 5], [True, False], optional=True)), place)
+    log = cached_log("npz", dataset_path=place.path)
+    for column in (log.obs, log.actions, log.next_obs, log.next_actions):
+        assert isinstance(column, np.memmap) and not column.flags.writeable
+    dataset = log.to_dataset()
+    assert dataset.store.columns["obs"].data_ptr() == log.obs.ctypes.data
+    assert dataset.to("cpu").store.columns["obs"].data_ptr() == log.obs.ctypes.data
 
 
 def test_a_full_disk_leaves_no_cache_entry(tmp_path: Path, own_cache: Path) -> None:

@@ -46,11 +46,11 @@ def action_scaling(
     for part in parts:
         for name in ("actions", "next_actions"):
             if name in part.fields:
-                actions = as_array(part.store.columns[name])
-                if settings.out_of_bounds == "error":
-                    _check_bounds(part, name, spaces)
-                smallest, largest = action_range(actions)
-                within &= bool((smallest >= low).all() and (largest <= high).all())
+                smallest, largest = action_range(as_array(part.store.columns[name]))
+                if not ((smallest >= low).all() and (largest <= high).all()):
+                    within = False
+                    if settings.out_of_bounds == "error":
+                        _check_bounds(part, name, spaces)
     unit = bool((low == -1.0).all() and (high == 1.0).all())
     if unit and within and settings.action_clip in (None, 1.0):
         return None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -141,6 +144,13 @@ class ColumnStore:
             {name: moved[id(rows)] for name, rows in self.row_maps.items()},
             {name: transform.to(device) for name, transform in self.on_gather.items()},
         )
+
+
+def as_tensor(array: npt.NDArray[Any]) -> Tensor:
+    """The same memory as a tensor; read-only arrays are welcome, since columns on disk never change."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def compose(previous: Tensor | None, rows: Tensor, column: Tensor) -> Tensor:

@@ -77,8 +77,8 @@ def cached_columns(key: str, fill: Callable[[Allocate], Filled]) -> tuple[dict[s
     if not (folder / _FACTS).exists():
         _build(folder, fill)
     facts = json.loads((folder / _FACTS).read_text())
-    # "c" maps pages that all processes share until one writes to them, which only copies for itself
-    return {name: np.load(folder / f"{name}.npy", mmap_mode="c") for name in facts["columns"]}, facts
+    # read-only: private writable pages would be counted as memory, of which there may not be enough
+    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in facts["columns"]}, facts
 
 
 def fingerprint(*parts: str | bytes | memoryview) -> str:

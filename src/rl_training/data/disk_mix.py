@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from rl_training.data.columns import ColumnStore
+from rl_training.data.columns import ColumnStore, as_tensor
 from rl_training.data.disk_cache import Filled, cached_columns, fingerprint
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import Concatenate
@@ -38,7 +37,7 @@ def disk_concatenation(parts: Sequence[TransitionDataset]) -> Concatenate:
             return columns, {}
 
         columns, _ = cached_columns(key, fill)
-        return {name: torch.from_numpy(columns[name]) for name in names}
+        return {name: as_tensor(columns[name]) for name in names}
 
     return concatenate
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.data.columns import ColumnStore
+from rl_training.data.columns import ColumnStore, as_tensor
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episodes import (
     Array,
@@ -165,7 +165,7 @@ class EpisodeLog:
 
 def _tensors(columns: Mapping[str, Array]) -> dict[str, Tensor]:
     """Columns as tensors in single precision; float columns are not copied."""
-    return {name: torch.from_numpy(column).float() for name, column in columns.items()}
+    return {name: as_tensor(column).float() for name, column in columns.items()}
 
 
 _END_MARKS = frozenset({"truncated", "episode_ends", "episode_ids"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -64,11 +65,17 @@ def episode_numbers(ends: BoolArray) -> IntArray:
 
 
 def episode_returns(rewards: Array, ends: BoolArray, tails: Tails | None = None) -> npt.NDArray[np.float64]:
-    """Undiscounted return of every episode, summed in double precision."""
-    totals = rewards.astype(np.float64)
+    """Undiscounted return of every episode, summed in double precision, a few episodes at a time."""
+    starts = episode_starts(ends)
+    returns = np.empty(len(starts))
+    groups = np.unique(np.searchsorted(starts, np.arange(0, len(rewards), _CHUNK_ROWS)))
+    for first, stop in pairwise([*groups[groups < len(starts)].tolist(), len(starts)]):
+        rows = slice(starts[first], starts[stop] if stop < len(starts) else None)
+        totals = np.add.reduceat(rewards[rows].astype(np.float64), starts[first:stop] - starts[first])
+        returns[first:stop] = totals
     if tails is not None:
-        totals[tails.rows] += tails.rewards
-    return np.add.reduceat(totals, episode_starts(ends)) if len(totals) else totals
+        returns[np.searchsorted(np.flatnonzero(ends), tails.rows)] += tails.rewards
+    return returns
 
 
 def broken_successions(obs: Array, next_obs: Array) -> IntArray:

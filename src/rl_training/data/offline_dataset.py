@@ -185,9 +185,15 @@ class TransitionDataset:
         """Add or recompute Monte-Carlo returns-to-go; see `compute_discounted_returns_to_go`."""
         ends = self.episode_ends("returns_to_go")
         returns = returns_to_go(
-            as_array(self.rewards), ends, gamma, tails=self.tails, failure_reward=failure_reward
+            as_array(self.rewards),
+            ends,
+            gamma,
+            tails=self.tails,
+            failure_reward=failure_reward,
+            dtype=np.float32,
         )
-        return self.with_columns({"returns_to_go": self._tensor(returns)})._changed(returns_gamma=gamma)
+        column = torch.from_numpy(returns).to(self.device)
+        return self.with_columns({"returns_to_go": column})._changed(returns_gamma=gamma)
 
     def with_reward_transform(
         self,
@@ -240,9 +246,6 @@ class TransitionDataset:
 
     def _optional(self, name: str) -> Tensor | None:
         return self.store.whole(name) if name in self.store.columns else None
-
-    def _tensor(self, values: Any) -> Tensor:
-        return torch.from_numpy(values.astype(np.float32)).to(self.device)
 
     def _changed(self, **changes: Any) -> TransitionDataset:
         copy = type(self).__new__(type(self))

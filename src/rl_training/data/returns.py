@@ -21,8 +21,8 @@ from rl_training.data.episodes import (
 
 Float64Array = npt.NDArray[np.float64]
 
-_SEGMENT_ROWS = 1 << 18
-"""Rows scanned at a time: bounds the working memory however long the data is."""
+_SEGMENT_ROWS = 100_000
+"""Rows scanned at a time: bounds the working memory, and is no power of two (which upsets CPU caches)."""
 
 
 @overload
@@ -66,7 +66,7 @@ def compute_discounted_returns_to_go(
                 f"rewards and {name} must have the same length, got {len(values)} and {len(column)}"
             )
     ends = episode_ends(flags[0], flags[1])
-    returns = returns_to_go(values, ends, gamma, failure_reward=failure_reward).astype(values.dtype)
+    returns = returns_to_go(values, ends, gamma, failure_reward=failure_reward, dtype=values.dtype)
     return torch.from_numpy(returns).to(rewards.device) if isinstance(rewards, Tensor) else returns
 
 
@@ -77,11 +77,12 @@ def returns_to_go(
     *,
     tails: Tails | None = None,
     failure_reward: float | None = None,
-) -> Float64Array:
-    """Returns-to-go in double precision for rows whose episode ends are known."""
+    dtype: npt.DTypeLike = np.float64,
+) -> Array:
+    """Returns-to-go of rows whose ends are known, computed in double precision and stored as `dtype`."""
     if not 0.0 <= gamma <= 1.0:
         raise ValueError(f"gamma must be between 0 and 1, got {gamma}")
-    returns = np.empty(len(rewards), dtype=np.float64)
+    returns = np.empty(len(rewards), dtype=dtype)
     carry = 0.0
     for start in reversed(range(0, len(rewards), _SEGMENT_ROWS)):
         part = slice(start, start + _SEGMENT_ROWS)
@@ -89,8 +90,8 @@ def returns_to_go(
         if tails is not None:
             here = slice(*np.searchsorted(tails.rows, (start, start + _SEGMENT_ROWS)))
             earned[tails.rows[here] - start] += gamma * tails.rewards[here]
-        returns[part] = _reverse_scan(earned, np.where(ends[part], 0.0, gamma), carry)
-        carry = float(returns[start])
+        values = _reverse_scan(earned, np.where(ends[part], 0.0, gamma), carry)
+        returns[part], carry = values, float(values[0])
     if failure_reward is not None:
         if gamma == 1.0:
             raise ValueError("failure_reward needs gamma < 1: failing for ever has no finite return at 1")
