@@ -205,7 +205,7 @@ def test_a_mix_of_files_and_collected_data(tmp_path: Path) -> None:
     assert mixes[0].obs.mean(dim=0).abs().max() < 1e-5
     write_place(as_log(episodes([4], [True])), Place("npz", tmp_path / "other.npz"))
     other_size = {"dataset_kind": "npz", "dataset_path": str(tmp_path / "other.npz")}
-    with pytest.raises(DataError, match="actions have 2 numbers per row"):
+    with pytest.raises(DataError, match=r"same dimensions: actions are \(2,\) in .*other.npz but \(1,\)"):
         build_offline_dataset(config(**settings, dataset_parts=[random, other_size]))
 
 

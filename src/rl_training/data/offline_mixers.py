@@ -39,7 +39,7 @@ def mix_transition_datasets(
     """
     if not datasets:
         raise DataError("a mix needs at least one part")
-    _check_parts(datasets)
+    check_same_dimensions(datasets)
     counts = mix_counts([len(part) for part in datasets], weights, rows, total_size)
     chosen = [
         part.select_rows(_draw(len(part), count, derive_seed(seed, "mix", index)))
@@ -88,7 +88,8 @@ def _draw(length: int, count: int, seed: int) -> Tensor:
     return torch.from_numpy(np.concatenate([*[np.arange(length)] * rounds, extra]).astype(np.int64))
 
 
-def _check_parts(datasets: Sequence[TransitionDataset]) -> None:
+def check_same_dimensions(datasets: Sequence[TransitionDataset]) -> None:
+    """Parts of a mix have observations and actions of one size each."""
     first = datasets[0]
     for part in datasets[1:]:
         for name in ("obs", "actions"):

@@ -19,7 +19,7 @@ from rl_training.data.data_info import ReferenceReturns
 from rl_training.data.disk_mix import disk_concatenation
 from rl_training.data.episode_transforms import best_episodes, with_n_step
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.offline_mixers import mix_transition_datasets
+from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets
 from rl_training.data.transforms import (
     BatchTransform,
     ObservationNormalizer,
@@ -62,6 +62,7 @@ def process_offline_dataset(
     `needs` names optional fields the learner asks for, `limits` the rows kept of each part, and `owned` says
     that the parts' tensors may be changed in place.
     """
+    check_same_dimensions(parts)
     parts = [check_dimensions(part, spaces) for part in parts]
     scaling = action_scaling(parts, settings, spaces)
     transform = _reward_transform(parts, settings)
