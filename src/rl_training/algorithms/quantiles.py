@@ -46,12 +46,19 @@ def quantile_huber(quantiles: Tensor, atoms: Tensor, kappa: float) -> Tensor:
 
     |tau_k - 1[delta < 0]| Huber_kappa(delta) / kappa, delta = atom - quantile, as a plain mean over critics,
     batch, quantiles and atoms (both well-known implementations; a sum over quantiles would be K times that).
-    Dividing by kappa keeps the slope of large errors at 1; the papers' kappa is 1.
+    Dividing by kappa keeps the slope of large errors at 1; the papers' kappa is 1. Atoms are constants.
+
+    There are M pairs per quantile: value and slope are reduced over them at once, instead of keeping every
+    pair for a backward pass, which takes three times as long.
     """
     losses.check_same_shape(quantiles=quantiles[..., 0, :, 0], atoms=atoms[..., 0])
-    delta = atoms.unsqueeze(-2).unsqueeze(-4) - quantiles.unsqueeze(-1)
-    inner = delta.clamp(-kappa, kappa)
-    huber = inner * (delta - 0.5 * inner)
-    level = quantile_levels(quantiles.shape[-1], quantiles).unsqueeze(-1)
-    weight = torch.where(delta < 0, 1.0 - level, level)
-    return (weight * huber).mean((-1, -2, -3, -4)) / kappa
+    with torch.no_grad():
+        delta = atoms.unsqueeze(-2).unsqueeze(-4) - quantiles.unsqueeze(-1)
+        inner = delta.clamp(-kappa, kappa)  # the slope of Huber's function
+        level = quantile_levels(quantiles.shape[-1], quantiles).unsqueeze(-1)
+        pull = torch.where(delta < 0, 1.0 - level, level).mul_(inner)
+        value = (pull * delta.sub_(inner, alpha=0.5)).mean((-1, -2, -3, -4))
+        slope = -pull.mean(-1)
+    # Adds zero to the value and the slope to its gradient.
+    carrier = ((quantiles - quantiles.detach()) * slope).mean((-1, -2, -3))
+    return (value + carrier) / kappa
