@@ -6,7 +6,7 @@ from rl_training import REDQ
 from rl_training.experiment.config import load_config
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--total-timesteps", type=int, default=2_500)
+parser.add_argument("--total-timesteps", type=int, default=3_000)
 parser.add_argument("--eval-episodes", type=int, default=20)
 parser.add_argument("--output-dir", default="runs")
 parser.add_argument("--seed", type=int, default=0)
