@@ -6,7 +6,7 @@ from typing import Unpack
 
 from rl_training.algorithms.bc import BC
 from rl_training.algorithms.learner import LearnerConfig
-from rl_training.experiment.config import TrainConfig, setting
+from rl_training.experiment.config import TrainConfig
 from rl_training.models.mlp_bc import BCNetworkConfig, MLPBCModel
 from rl_training.runtime.offline import OfflineFields, offline
 from rl_training.runtime.recipe import Recipe, RunOptions
@@ -15,10 +15,6 @@ from rl_training.runtime.run import TrainResult
 
 class BCRunConfig(BCNetworkConfig, LearnerConfig, OfflineFields):
     """Every setting of a BC run."""
-
-    normalize_observations: bool = setting(
-        True, "(obs - mean) / (std + 1e-3) over the data, saved with the policy"
-    )
 
 
 RECIPE = Recipe(name="bc", learner=BC, model=MLPBCModel, config=BCRunConfig, phases=offline)
