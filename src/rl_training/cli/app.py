@@ -18,6 +18,7 @@ from rl_training.cli.evaluate import evaluate
 from rl_training.cli.examples import examples
 from rl_training.cli.predict import predict
 from rl_training.cli.resume import resume
+from rl_training.cli.sweep import sweep
 from rl_training.cli.train import train
 from rl_training.errors import UserError
 from rl_training.version import VERSION
@@ -64,6 +65,13 @@ app.command(epilog=examples("rl-training configs", "rl-training configs --show s
 )
 app.command(epilog=examples("rl-training describe sac"))(describe)
 app.command(epilog=examples("rl-training demo", "rl-training demo --seed 1 --output-dir demo_runs"))(demo)
+
+app.command(
+    epilog=examples(
+        "rl-training sweep pendulum --workers 2",
+        "rl-training sweep my_sweep.yaml --backend ray --address auto",
+    )
+)(sweep)
 
 app.add_typer(data_app, name="data")
 

@@ -1,0 +1,105 @@
+"""Worker processes on this machine: one per task, so that a crash takes nothing else with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from rl_training.errors import UserError
+from rl_training.experiment.sweeps.plan import Task
+from rl_training.experiment.sweeps.status import run_status
+from rl_training.runtime.signals import orderly_stop
+
+POLL_SECONDS = 0.5
+Target = Callable[[str, str], None]
+
+
+def run_local(
+    tasks: Sequence[Task],
+    *,
+    workers: int,
+    retries: int,
+    watch: Callable[[set[str]], None] = lambda running: None,
+    log_dir: Path,
+) -> int | None:
+    """Work through the tasks; a task that does not end well is tried again `retries` times.
+
+    Returns the number of the signal that stopped the sweep, if one did: the runs were saved then.
+    """
+    waiting = deque((task, 0) for task in tasks)
+    running: dict[BaseProcess, tuple[Task, int]] = {}
+    stopped: list[int] = []
+    log_dir.mkdir(parents=True, exist_ok=True)
+    with orderly_stop(stopped.append):
+        while running or (waiting and not stopped):
+            while waiting and len(running) < workers and not stopped:
+                task, attempt = waiting.popleft()
+                running[start_worker(work, task.to_json(), log_dir / f"{task.name}.log")] = (task, attempt)
+            if stopped:
+                _ask_to_stop(running, stopped)
+            watch({run.name for task, _ in running.values() for run in task.runs})
+            wait([process.sentinel for process in running], timeout=POLL_SECONDS)
+            for process in [each for each in running if each.exitcode is not None]:
+                task, attempt = running.pop(process)
+                process.join()
+                if not finished(task) and attempt < retries and not stopped:
+                    waiting.append((task, attempt + 1))
+                process.close()
+    watch(set())
+    return stopped[0] if stopped else None
+
+
+def finished(task: Task) -> bool:
+    return all(run_status(run.run_dir).state == "done" for run in task.runs)
+
+
+def start_worker(target: Target, argument: str, log_file: Path) -> BaseProcess:
+    """A fresh interpreter: nothing of this process, threads included, leaks into the run."""
+    process = multiprocessing.get_context("spawn").Process(target=target, args=(argument, str(log_file)))
+    process.start()
+    return process
+
+
+def work(task: str, log_file: str) -> None:
+    """Body of a worker process."""
+    become_worker(log_file)
+    from rl_training.experiment.sweeps.worker import perform
+
+    try:
+        perform(Task.from_json(task))
+    except UserError as problem:  # expected, and noted in the run directory: no traceback
+        sys.exit(f"error: {problem}")
+
+
+def become_worker(log_file: str) -> None:
+    """Ctrl-C reaches only the sweep, which then asks its workers once; a worker outlives no sweep."""
+    os.setsid()
+    descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+
+
+def _stop_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _ask_to_stop(running: dict[BaseProcess, tuple[Task, int]], stopped: list[int]) -> None:
+    """Once: a second signal would end a worker before it has saved."""
+    if len(stopped) == 1:
+        stopped.append(stopped[0])
+        for process in running:
+            process.terminate()
