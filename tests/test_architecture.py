@@ -18,7 +18,7 @@ LAYERS = (
     {"models", "data"},
     {"algorithms"},
     {"runtime"},
-    {"managers"},
+    {"managers", "export"},
     {"api"},
     {"cli"},
     {"entry"},

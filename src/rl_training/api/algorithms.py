@@ -13,6 +13,7 @@ from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.checkpointing import load_checkpoint, save_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec
+from rl_training.export.exporting import export_policy
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run import TrainResult
@@ -60,6 +61,19 @@ class ManagedAlgorithm:
         """Write the policy and the learner to one `.safetensors` file."""
         save_checkpoint(path, self._trained()[0])
         return Path(path)
+
+    def export(self, path: str | Path, *, format: str | None = None, distribution: bool = False) -> Path:
+        """Write the policy alone, to act without this package: `.onnx`, `.pt` (TorchScript), `.safetensors`.
+
+        `distribution` adds mean and log_std of a stochastic policy. A model card is written beside the file.
+        """
+        state, policy = self._trained()
+        run_dir = None if self.result is None else self.result.run_dir
+        return export_policy(policy, state, path, format=format, distribution=distribution, run_dir=run_dir)
+
+    def save_policy(self, path: str | Path, *, distribution: bool = False) -> Path:
+        """The `.safetensors` policy file that `rl_training.load_policy` opens with numpy alone."""
+        return self.export(path, format="safetensors", distribution=distribution)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

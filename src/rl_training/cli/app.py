@@ -16,6 +16,7 @@ from rl_training.cli.demo import demo
 from rl_training.cli.describe import describe
 from rl_training.cli.evaluate import evaluate
 from rl_training.cli.examples import examples
+from rl_training.cli.export import export
 from rl_training.cli.predict import predict
 from rl_training.cli.resume import resume
 from rl_training.cli.sweep import sweep
@@ -54,6 +55,12 @@ app.command(
         "echo '[[0.1, 0.2, 0.3]]' | rl-training predict --checkpoint runs/RUN --obs-file -",
     )
 )(predict)
+app.command(
+    epilog=examples(
+        "rl-training export --checkpoint runs/RUN --format onnx --out policy.onnx",
+        "rl-training export --checkpoint runs/RUN --out policy.safetensors --distribution",
+    )
+)(export)
 app.command(
     epilog=examples(
         "rl-training resume --checkpoint runs/RUN",

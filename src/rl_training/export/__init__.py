@@ -1,0 +1,1 @@
+"""A trained policy as one portable file, and the ways to open it again."""

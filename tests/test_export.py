@@ -1,0 +1,305 @@
+"""Exported files act as the live policy does, for every algorithm and format; bad requests leave no file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rl_training
+from rl_training.cli import main
+from rl_training.errors import UserError
+from rl_training.experiment.registry import ALGORITHMS
+from rl_training.export import exporting, onnx_export
+from rl_training.export.exporting import SUFFIXES, check_same_actions, export_checkpoint
+from rl_training.export.extract import acting_actor, policy_graph
+from rl_training.export.graph import PolicyGraph
+from rl_training.export.loading import load_policy
+from rl_training.export.seed_scores import mean_interval, student_interval
+from rl_training.export.torchscript_export import METADATA_FILE, open_torchscript, quiet_deprecation
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.run import TrainResult, evaluate_run_policy
+from rl_training.runtime.workflows import evaluate_checkpoint, load_policy_from_checkpoint
+from support import tiny_config, train
+
+ROWS = 10_000
+RANGE = np.array([1.0, 1.0, 8.0], dtype=np.float32)
+"""Bounds of Pendulum's observations."""
+
+# One run per algorithm, and one per actor that an algorithm has beside its usual one.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{algo: (algo, {}) for algo in ALGORITHMS},
+    "bc-gaussian": ("bc", {"policy": "gaussian"}),
+    "awac-tanh_mean": ("awac", {"policy": "tanh_mean"}),
+    "awac-squashed": ("awac", {"policy": "squashed"}),
+    "cql-affine": ("cql", {"log_std_multiplier": 1.0}),
+    "crr-online_actor": ("crr", {"act_with_target": False}),
+}
+DETERMINISTIC = ("bc", "td3_bc")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TrainResult]:
+    """One short run per variant, trained when first asked for."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("runs")
+    done: dict[str, TrainResult] = {}
+
+    def run(variant: str) -> TrainResult:
+        if variant not in done:
+            algo, kwargs = VARIANTS[variant]
+            if ALGORITHMS[algo].kind == "offline":
+                kwargs = {"normalize_observations": True, **kwargs}
+            done[variant] = train(tiny_config(algo, folder / variant, algo_kwargs=kwargs, eval_episodes=2))
+        return done[variant]
+
+    return run
+
+
+def checkpoint_of(result: TrainResult) -> Path:
+    assert result.checkpoint_path is not None
+    return result.checkpoint_path
+
+
+def act_of(path: Path) -> Callable[[Any], Any]:
+    return open_torchscript(path.read_bytes()) if path.suffix == ".pt" else load_policy(path).predict
+
+
+def largest_terms(graph: PolicyGraph, obs: Any) -> Any:
+    """Sum of the absolute terms of the last layer: float32 rounds its result by a few 1e-7 of this."""
+    x = obs.astype(np.float64)
+    if graph.obs_mean is not None and graph.obs_scale is not None:
+        x = (x - graph.obs_mean) / graph.obs_scale
+    for layer in graph.hidden:
+        x = np.maximum(x @ layer.weight.astype(np.float64) + layer.bias, 0.0)
+    return x @ np.abs(graph.output.weight) + np.abs(graph.output.bias)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_format_acts_as_the_live_policy(
+    variant: str, runs: Callable[[str], TrainResult], tmp_path: Path
+) -> None:
+    checkpoint = checkpoint_of(runs(variant))
+    live = load_policy_from_checkpoint(checkpoint, "cpu")
+    rng = np.random.default_rng(1)
+    near = (rng.uniform(-1.0, 1.0, size=(ROWS, 3)) * RANGE).astype(np.float32)
+    far = (rng.normal(size=(ROWS, 3)) * 1000.0 * RANGE).astype(np.float32)
+    rounding = 3e-7 * largest_terms(policy_graph(live), far)  # of the live policy itself, in float32
+    for format, suffix in SUFFIXES.items():
+        act = act_of(export_checkpoint(checkpoint, tmp_path / f"policy{suffix}", format=format))
+        np.testing.assert_allclose(act(near), live.predict(near), rtol=0, atol=1e-5, err_msg=format)
+        difference = np.abs(act(far) - live.predict(far))
+        assert (difference <= 1e-5).mean() > 0.99, format
+        assert (difference <= 1e-5 + rounding).all(), format
+        assert np.abs(act(far)).max() <= 2.0  # never outside Pendulum's bounds
+        assert act(near[:1]).shape == (1, 1) and act(near[:7]).shape == (7, 1)  # any batch size
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_distribution_outputs(variant: str, runs: Callable[[str], TrainResult], tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(runs(variant))
+    if variant in DETERMINISTIC:
+        with pytest.raises(UserError, match="is deterministic, it has no log_std"):
+            export_checkpoint(checkpoint, tmp_path / "p.onnx", distribution=True)
+        assert list(tmp_path.iterdir()) == []
+        return
+    live = load_policy_from_checkpoint(checkpoint, "cpu")
+    obs = (np.random.default_rng(2).uniform(-1.0, 1.0, size=(500, 3)) * RANGE).astype(np.float32)
+    with torch.no_grad():
+        actor: Any = acting_actor(live.learner)
+        want_mean, want_log_std = (value.numpy() for value in actor.distribution(live.prepare(obs)))
+    for suffix in (".onnx", ".safetensors"):
+        policy = load_policy(export_checkpoint(checkpoint, tmp_path / f"p{suffix}", distribution=True))
+        mean, log_std = policy.distribution(obs)
+        np.testing.assert_allclose(mean, want_mean, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(log_std, np.broadcast_to(want_log_std, mean.shape), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(policy.predict(obs), live.predict(obs), rtol=0, atol=1e-5)
+    with quiet_deprecation():
+        script = torch.jit.load(str(export_checkpoint(checkpoint, tmp_path / "p.pt", distribution=True)))
+    action, mean, log_std = script(torch.from_numpy(obs))
+    np.testing.assert_allclose(mean.numpy(), want_mean, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(action.numpy(), live.predict(obs), rtol=0, atol=1e-5)
+
+
+def test_crr_exports_the_actor_it_acts_with(runs: Callable[[str], TrainResult]) -> None:
+    usual = load_policy_from_checkpoint(checkpoint_of(runs("crr")), "cpu").learner
+    other = load_policy_from_checkpoint(checkpoint_of(runs("crr-online_actor")), "cpu").learner
+    assert acting_actor(usual) in usual.targets.values()
+    assert acting_actor(other) is other.model.actor
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".safetensors"])
+@pytest.mark.parametrize("algo", ["sac", "crr", "iql"])
+def test_a_rollout_returns_what_the_evaluation_says(
+    algo: str, suffix: str, runs: Callable[[str], TrainResult], tmp_path: Path
+) -> None:
+    checkpoint = checkpoint_of(runs(algo))
+    exported: Any = load_policy(export_checkpoint(checkpoint, tmp_path / f"p{suffix}"))
+    config = tiny_config(algo, tmp_path)
+    rollout = evaluate_run_policy(exported, config, config.run_config(), 3)
+    evaluated = evaluate_checkpoint(checkpoint, num_episodes=3, device="cpu")
+    assert rollout.return_mean == pytest.approx(evaluated["eval_return_mean"], rel=1e-3)
+
+
+def test_metadata_is_the_same_in_every_format(runs: Callable[[str], TrainResult], tmp_path: Path) -> None:
+    result = runs("iql")
+    files = {s: export_checkpoint(result.run_dir, tmp_path / f"p{s}") for s in SUFFIXES.values()}
+    metadata = load_policy(files[".safetensors"]).metadata
+    assert metadata == load_policy(files[".onnx"]).metadata
+    extra = {METADATA_FILE: ""}
+    with quiet_deprecation():
+        torch.jit.load(str(files[".pt"]), _extra_files=extra)
+    assert metadata == json.loads(extra[METADATA_FILE])
+    assert (metadata["algo"], metadata["env_id"]) == ("iql", "Pendulum-v1")
+    assert metadata["graph"]["spaces"] == {"obs_dim": 3, "action_low": [-2.0], "action_high": [2.0]}
+    assert metadata["graph"]["normalized"] is True
+    assert metadata["training"]["run"] == result.run_dir.name
+    assert metadata["training"]["seed"] == 7 and metadata["training"]["global_step"] == 40
+    assert metadata["scores"]["eval_return_mean"] == result.metrics["eval_return_mean"]
+    assert {"torch", "numpy", "rl_training"} <= metadata["versions"].keys()
+
+
+def test_the_onnx_file_is_small_and_plain(runs: Callable[[str], TrainResult], tmp_path: Path) -> None:
+    import onnx
+
+    model = onnx.load(str(export_checkpoint(checkpoint_of(runs("cql")), tmp_path / "p.onnx")))
+    assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", onnx_export.OPSET)]
+    operators = {node.op_type for node in model.graph.node}
+    assert operators == {"Sub", "Div", "Gemm", "Relu", "Tanh", "Mul", "Add", "Max", "Min"}
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_managed_classes_export(tmp_path: Path) -> None:
+    sac = rl_training.SAC(tiny_config("sac", tmp_path / "runs"))
+    with pytest.raises(UserError, match=r"has no policy yet: call learn\(\) or load\(\) first"):
+        sac.save_policy(tmp_path / "early.safetensors")
+    sac.learn(quiet=True)
+    obs = np.array([0.5, -0.5, 1.0], dtype=np.float32)
+    for path in (sac.save_policy(tmp_path / "p.safetensors"), sac.export(tmp_path / "p.onnx")):
+        action = rl_training.load_policy(path).predict(obs)
+        assert action.shape == (1,)
+        np.testing.assert_allclose(action, sac.predict(obs), atol=1e-5)
+
+
+# ---- the model card
+
+
+def test_model_card_tells_scores_seeds_and_how_to_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [
+        train(tiny_config("td3_bc", tmp_path / "runs", seed=seed, eval_episodes=3)) for seed in (0, 1, 2)
+    ]
+    train(tiny_config("td3_bc", tmp_path / "runs", seed=3, algo_kwargs={"gamma": 0.5}))  # not a sister
+    for suffix in SUFFIXES.values():
+        export_checkpoint(results[1].run_dir, tmp_path / f"p{suffix}")
+    card = (tmp_path / "p.onnx.md").read_text()
+    means = [result.metrics["eval_return_mean"] for result in results]
+    interval = mean_interval(means)
+    assert interval is not None
+    assert f"Over 3 seeds: {np.mean(means):.1f}, 95 % interval [{interval[0]:.1f}, {interval[1]:.1f}]" in card
+    assert f"Seed 1: mean return {means[1]:.1f} over 3 episode(s)" in card
+    assert "random data of Pendulum-v1 (220 rows, seed 3)" in card
+    assert "## Limits" in card and "onnxruntime_cxx_api.h" in card
+    monkeypatch.chdir(tmp_path)
+    for name in ("p.onnx.md", "p.safetensors.md", "p.pt.md"):  # the Python in the card runs
+        code = (tmp_path / name).read_text().split("```python\n")[1].split("```")[0]
+        assert len(code.splitlines()) <= 10
+        with quiet_deprecation():
+            exec(code, {})
+
+
+def test_intervals_of_means() -> None:
+    assert mean_interval([3.0]) is None
+    # mean 2, sample deviation 1, t(0.975, 2) = 4.30265
+    assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx(
+        (2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5), rel=1e-5
+    )
+    assert student_interval(5.0, 0.0, 4) == (5.0, 5.0)
+
+
+# ---- bad requests
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["export", *map(str, arguments)]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ") and message.count("\n") == 1
+    return message
+
+
+def test_export_command_and_its_mistakes(
+    runs: Callable[[str], TrainResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = runs("sac").run_dir
+    out = tmp_path / "deep" / "policy.onnx"
+    assert main(["export", "--checkpoint", str(run_dir), "--format", "onnx", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    assert sorted(file.name for file in out.parent.iterdir()) == ["policy.onnx", "policy.onnx.md"]
+    start = ("--checkpoint", run_dir, "--out")
+    assert "format must be one of safetensors" in refused(capsys, *start, out, "--format", "tflite")
+    assert "out must end in .pt" in refused(capsys, *start, out, "--format", "torchscript")
+    assert "out must end in the suffix" in refused(capsys, *start, tmp_path / "policy.bin")
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    assert "cannot write" in refused(capsys, *start, blocker / "policy.onnx")
+    assert "does not exist" in refused(capsys, "--checkpoint", tmp_path / "no", "--out", tmp_path / "a.onnx")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["deep", "file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_read_only_target(runs: Callable[[str], TrainResult], tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(UserError, match="Permission denied"):
+        export_checkpoint(runs("sac").run_dir, tmp_path / "policy.onnx")
+
+
+def test_a_full_disk_keeps_the_old_file(
+    runs: Callable[[str], TrainResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "policy.safetensors"
+    out.write_text("old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"cannot write .*: No space left on device"):
+        export_checkpoint(runs("sac").run_dir, out)
+    assert out.read_text() == "old" and list(tmp_path.iterdir()) == [out]
+
+
+def test_a_policy_without_a_known_head_is_refused(
+    runs: Callable[[str], TrainResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = load_policy_from_checkpoint(checkpoint_of(runs("sac")), "cpu")
+    act = policy.learner.act
+    monkeypatch.setattr(policy.learner, "act", lambda obs, noise=None: -act(obs, noise))
+    with pytest.raises(UserError, match="SAC has no deterministic head that can be exported"):
+        policy_graph(policy)
+
+
+def test_a_file_that_acts_otherwise_is_not_written(
+    runs: Callable[[str], TrainResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy: Policy = load_policy_from_checkpoint(checkpoint_of(runs("sac")), "cpu")
+    with pytest.raises(UserError, match=r"was not written: its actions differ .* by 1\.0e-03 of their range"):
+        check_same_actions(policy, lambda obs: policy.predict(obs) + 0.002, Path("p.onnx"))
+    wrong = (lambda graph, metadata: b"", lambda content, metadata: lambda obs: obs[:, :1] * 100.0)
+    monkeypatch.setattr(exporting, "codec", lambda format: wrong)
+    with pytest.raises(UserError, match="was not written"):
+        export_checkpoint(runs("sac").run_dir, tmp_path / "p.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_critic_weighted_draws_have_no_plain_distribution(tmp_path: Path) -> None:
+    result = train(tiny_config("crr", tmp_path / "runs", algo_kwargs={"critic_weighted": True}))
+    with pytest.raises(UserError, match="draws actions with its critic"):
+        export_checkpoint(result.run_dir, tmp_path / "p.onnx", distribution=True)
+    assert export_checkpoint(result.run_dir, tmp_path / "p.onnx").is_file()
