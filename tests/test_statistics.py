@@ -111,3 +111,8 @@ def test_scores_that_cannot_be_averaged_are_refused(scores: list[list[float]], r
 def test_different_numbers_of_tasks_are_refused() -> None:
     with pytest.raises(ValueError, match="same tasks, got 1 and 2"):
         probability_of_improvement([[1.0]], [[1.0], [2.0]])
+
+
+def test_a_side_with_one_run_leaves_a_difference_without_interval() -> None:
+    assert not difference([[1.0]], [[1.0, 2.0, 3.0]]).has_interval
+    assert not probability_of_improvement([[1.0, 2.0, 3.0]], [[1.0]]).has_interval

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from rl_training.cli.compare import compare
 from rl_training.cli.configs import configs
 from rl_training.cli.data import app as data_app
 from rl_training.cli.demo import demo
@@ -18,6 +19,7 @@ from rl_training.cli.evaluate import evaluate
 from rl_training.cli.examples import examples
 from rl_training.cli.export import export
 from rl_training.cli.predict import predict
+from rl_training.cli.report import report
 from rl_training.cli.resume import resume
 from rl_training.cli.sweep import sweep
 from rl_training.cli.train import train
@@ -79,6 +81,13 @@ app.command(
         "rl-training sweep my_sweep.yaml --backend ray --address auto",
     )
 )(sweep)
+app.command(
+    epilog=examples(
+        "rl-training report runs --out report.html",
+        "rl-training report 'runs/sac-*' 'runs/tqc-*' --out report.md",
+    )
+)(report)
+app.command(epilog=examples("rl-training compare 'runs/sac-*' 'runs/tqc-*'"))(compare)
 
 app.add_typer(data_app, name="data")
 

@@ -93,7 +93,7 @@ def difference(
     drawn = resampled([*ours, *theirs], REPETITIONS, seed)
     split = len(ours)
     change = statistic(np.concatenate(drawn[:split], -1)) - statistic(np.concatenate(drawn[split:], -1))
-    low, high = interval(change, [*ours, *theirs], confidence)
+    low, high = _interval_between(change, ours, theirs, confidence)
     value = statistic(np.concatenate(ours)) - statistic(np.concatenate(theirs))
     return Estimate(float(value), float(low), float(high), sum(s.size for s in [*ours, *theirs]))
 
@@ -112,7 +112,7 @@ def probability_of_improvement(
     drawn = resampled([*ours, *theirs], REPETITIONS, seed)
     split = len(ours)
     chances = _win_rate(drawn[:split], drawn[split:])
-    low, high = interval(chances, [*ours, *theirs], confidence)
+    low, high = _interval_between(chances, ours, theirs, confidence)
     runs = sum(s.size for s in [*ours, *theirs])
     return Estimate(float(_win_rate(ours, theirs)), float(low), float(high), runs)
 
@@ -157,6 +157,15 @@ def interval(drawn: Array, samples: Sequence[Array], confidence: float) -> tuple
         return nothing, nothing
     tail = norm.cdf(math.sqrt(runs / freedom) * t.ppf((1 - confidence) / 2, freedom))
     return tuple(np.quantile(drawn, [tail, 1 - tail], axis=0))
+
+
+def _interval_between(
+    drawn: Array, ours: Sequence[Array], theirs: Sequence[Array], confidence: float
+) -> tuple[Any, Any]:
+    """As `interval`; there is none if one of the sides shows no spread because it has one run per task."""
+    if any(sum(sample.size for sample in side) <= len(side) for side in (ours, theirs)):
+        return math.nan, math.nan
+    return interval(drawn, [*ours, *theirs], confidence)
 
 
 def resampled(samples: Sequence[Array], repetitions: int, seed: int) -> list[Array]:

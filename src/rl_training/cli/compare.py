@@ -1,0 +1,38 @@
+"""`rl-training compare`."""
+
+from typing import Annotated
+
+import typer
+
+from rl_training.cli.report import MetricOption
+
+_SIDE = "a run directory, a folder of runs that differ by their seeds, or a pattern in quotes."
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help=f"First: {_SIDE}")],
+    b: Annotated[str, typer.Argument(metavar="B", help=f"Second: {_SIDE}")],
+    metric: MetricOption = None,
+) -> None:
+    """Say which of two configurations is better, with an interval."""
+    from rl_training.cli.output import print_table
+    from rl_training.experiment.report_compare import compare_runs
+    from rl_training.experiment.report_sections import bounds, metric_title, plain_number
+    from rl_training.experiment.run_reader import find_runs
+    from rl_training.experiment.statistics import Estimate, estimate
+
+    def show(result: Estimate) -> str:
+        return f"{plain_number(result.value)} {bounds(result)}"
+
+    result = compare_runs(find_runs([a]), find_runs([b]), metric=metric)
+    rows = []
+    for side, label, runs, last, best in zip(
+        "AB", result.labels, result.runs, result.last, result.best, strict=True
+    ):
+        rows.append((f"{side}: {label}", str(runs), show(estimate(last)), show(estimate(best))))
+    total = str(sum(result.runs))
+    rows.append(("A - B", total, show(result.last_difference), show(result.best_difference)))
+    rows.append(("P(A above B)", total, show(result.improvement), ""))
+    what = metric_title(result.metric)
+    print_table(("", "runs", f"last {what}, mean [95 %]", f"best {what}, mean [95 %]"), rows)
+    typer.echo(result.verdict)
