@@ -1,27 +1,69 @@
 """`rl-training predict`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rl_training.cli.options import CheckpointOption
-
 
 def predict(
-    checkpoint: CheckpointOption,
+    checkpoint: Annotated[
+        Path,
+        typer.Option(
+            "--checkpoint", "-k", help="Checkpoint file, run directory, or exported .onnx/.safetensors."
+        ),
+    ],
     obs: Annotated[
         str | None, typer.Option("--obs", help='One observation as numbers between commas: "0.1, 0.2, 0.3".')
     ] = None,
     obs_file: Annotated[
         str | None,
         typer.Option(
-            "--obs-file", help="Observations, one per row: .npy, .csv or .json; - reads standard input."
+            "--obs-file",
+            help="Observations, one per row: .npy, .csv or .json; - reads standard input. "
+            "With --out also .npz and .parquet, of any size.",
         ),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write the actions to this .csv, .npy, .npz or .parquet file instead."),
+    ] = None,
 ) -> None:
-    """Print the actions of a saved policy, in the units of its environment, as JSON."""
+    """Print the actions of a saved policy as JSON, or write those of a whole file."""
+    if out is not None:
+        _predict_file(checkpoint, obs, obs_file, out)
+        return
     from rl_training.cli.observations import read_observations
     from rl_training.cli.output import print_json
+    from rl_training.export.loading import load_policy
+    from rl_training.export.predict_files import is_policy_file
     from rl_training.runtime.workflows import predict_checkpoint
 
-    print_json(predict_checkpoint(checkpoint, read_observations(obs, obs_file)).tolist())
+    values = read_observations(obs, obs_file)
+    exported = is_policy_file(checkpoint)
+    actions = load_policy(checkpoint).predict(values) if exported else predict_checkpoint(checkpoint, values)
+    print_json(actions.tolist())
+
+
+def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: Path) -> None:
+    """Stream a file through the policy, with a bar for people at a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from rl_training.errors import UserError
+    from rl_training.export.predict_files import open_policy, predict_file
+
+    if obs is not None or obs_file is None or obs_file == "-":
+        raise UserError("--out needs --obs-file FILE: a .csv, .npy, .npz or .parquet file")
+    policy = open_policy(checkpoint)
+    console = Console(stderr=True)
+    rows_done = TextColumn("{task.fields[rows]:,} observations")
+    columns = (BarColumn(bar_width=None), TaskProgressColumn(), rows_done, TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, expand=True) as progress:
+        task = progress.add_task("", total=1.0, rows=0)
+
+        def show(rows: int, share: float) -> None:
+            progress.update(task, completed=share, rows=rows)
+
+        rows = predict_file(policy, Path(obs_file), out, show)
+    typer.echo(f"{out}: {rows} actions")
