@@ -51,5 +51,5 @@ $(CORE): pyproject.toml constraints.txt
 $(DEV): pyproject.toml constraints.txt
 	$(PYTHON) tools/create_venv.py $(VENV)
 	@echo "Installing the pinned development dependencies into $(VENV) (once)"
-	$(INSTALL) ".[dev,docs,mujoco,minari,parquet,export]"
+	$(INSTALL) ".[dev,docs,mujoco,minari,parquet,export,video]"
 	@touch $(CORE) $@
