@@ -23,6 +23,7 @@ from rl_training.cli.report import report
 from rl_training.cli.resume import resume
 from rl_training.cli.sweep import sweep
 from rl_training.cli.train import train
+from rl_training.cli.tune import tune
 from rl_training.errors import UserError
 from rl_training.version import VERSION
 
@@ -81,6 +82,7 @@ app.command(
         "rl-training sweep my_sweep.yaml --backend ray --address auto",
     )
 )(sweep)
+app.command(epilog=examples("rl-training tune pendulum --workers 2", "rl-training tune my_search.yaml"))(tune)
 app.command(
     epilog=examples(
         "rl-training report runs --out report.html",

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,26 +23,35 @@ Target = Callable[[str, str], None]
 
 
 def run_local(
-    tasks: Sequence[Task],
+    tasks: Iterable[Task],
     *,
     workers: int,
     retries: int,
-    watch: Callable[[set[str]], None] = lambda running: None,
     log_dir: Path,
+    watch: Callable[[set[str]], None] = lambda running: None,
+    target: Target | None = None,
+    ended: Callable[[Task], None] = lambda task: None,
 ) -> int | None:
     """Work through the tasks; a task that does not end well is tried again `retries` times.
 
-    Returns the number of the signal that stopped the sweep, if one did: the runs were saved then.
+    A task is taken from `tasks` only when a worker is free, and `ended` is called when nothing more will be
+    done about it. Returns the number of the signal that stopped the work, if one did; the runs are saved.
     """
-    waiting = deque((task, 0) for task in tasks)
+    source = ((task, 0) for task in tasks)
+    again: deque[tuple[Task, int]] = deque()
     running: dict[BaseProcess, tuple[Task, int]] = {}
     stopped: list[int] = []
     log_dir.mkdir(parents=True, exist_ok=True)
     with orderly_stop(stopped.append):
-        while running or (waiting and not stopped):
-            while waiting and len(running) < workers and not stopped:
-                task, attempt = waiting.popleft()
-                running[start_worker(work, task.to_json(), log_dir / f"{task.name}.log")] = (task, attempt)
+        while True:
+            while len(running) < workers and not stopped:
+                task, attempt = again.popleft() if again else next(source, (None, 0))
+                if task is None:
+                    break
+                process = start_worker(target or work, task.to_json(), log_dir / f"{task.name}.log")
+                running[process] = (task, attempt)
+            if not running:
+                break
             if stopped:
                 _ask_to_stop(running, stopped)
             watch({run.name for task, _ in running.values() for run in task.runs})
@@ -50,9 +59,11 @@ def run_local(
             for process in [each for each in running if each.exitcode is not None]:
                 task, attempt = running.pop(process)
                 process.join()
-                if not finished(task) and attempt < retries and not stopped:
-                    waiting.append((task, attempt + 1))
                 process.close()
+                if finished(task) or (attempt >= retries and not stopped):
+                    ended(task)
+                elif not stopped:
+                    again.append((task, attempt + 1))
     watch(set())
     return stopped[0] if stopped else None
 

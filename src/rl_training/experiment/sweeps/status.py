@@ -90,3 +90,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def final_metrics(run_dir: Path) -> dict[str, Any]:
+    """The numbers a finished run ended with; none of a run that is not done."""
+    if run_status(run_dir).state != "done":
+        return {}
+    metrics: dict[str, Any] = _read_json(run_dir / SUMMARY_FILE).get("metrics", {})
+    return metrics
