@@ -12,16 +12,19 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c c
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format docs clean
+.PHONY: help demo test test-browser check lint format docs clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: $(CORE) ## train and evaluate a policy, draw its learning curve
 	$(BIN)/rl-training demo
 
 test: check ## static checks, then all tests
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
+
+test-browser: $(DEV) ## open a generated report in headless Chromium (installed on Debian if missing)
+	PYTHONPATH=src:tests $(BIN)/python tests/browser/check_report.py
 
 check: lint ## ruff, formatting and strict types, without the tests
 	$(BIN)/mypy

@@ -272,7 +272,7 @@ def test_the_commands_write_and_print(
 
 def test_ticks_are_round_and_labels_short() -> None:
     assert ticks(0.0, 10_000.0, 5) == [0.0, 2000.0, 4000.0, 6000.0, 8000.0, 10_000.0]
-    assert ticks(-1190.0, -160.0, 5) == [-1000.0, -500.0]
+    assert ticks(-1190.0, -160.0, 5) == [-1000.0, -800.0, -600.0, -400.0, -200.0]
     assert [tick_label(value) for value in (0.25, -500, 2000, 20_000, 1.5e6)] == [
         "0.25",
         "-500",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -161,7 +161,8 @@ def across_tasks(study: Study, seed: int) -> list[Table | Chart]:
             best.setdefault(group.label, []).append(group.best(study.metric))
     blocks: list[Table | Chart] = [final_table(last.items(), "Last evaluation, all tasks", seed)]
     blocks.append(final_table(best.items(), "Best evaluation, all tasks", seed))
-    blocks.append(profile_chart(list(groups.values()), last, study.metric, seed))
+    recolored = [replace(group, color=index) for index, group in enumerate(groups.values())]
+    blocks.append(profile_chart(recolored, last, study.metric, seed))
     return blocks
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import PurePath
 from typing import Any
 
@@ -16,6 +17,7 @@ from rl_training.experiment.run_reader import RETURN, SCORE, SCORE_REFERENCE, Ru
 NOT_A_SETTING = {
     *("format_version", "algo", "env_id", "env_kwargs", "algo_kwargs", "seed", "seeds", "tags", "output_dir"),
     *("device", "log_interval", "checkpoint_interval", "keep_checkpoints", "save_best", "compile"),
+    "dataset_in_memory",
 }
 # What says which data was learned from: part of the task, not of the method.
 DATA_SETTINGS = (
@@ -180,11 +182,14 @@ def _groups(runs: Sequence[RunRecord], metric: str, colors: dict[str, int]) -> l
     methods = [(algo, method_settings(members[0])) for (algo, _), members in by_method.items()]
     titles = [algorithm_title(algo) for algo, _ in methods]
     labels = distinct_labels(titles, [settings for _, settings in methods])
+    taken = {colors[label] for label in labels if label in colors}
+    free = (color for color in count() if color not in taken)
     groups = []
     for label, (_, settings), members in zip(labels, methods, by_method.values(), strict=True):
         counted, unfinished, repeated = _counted(members, metric)
-        color = colors.setdefault(label, len(colors))
-        groups.append(Group(label, color, settings, counted, unfinished, repeated))
+        if label not in colors:  # a label keeps its colour in all tasks
+            colors[label] = next(free)
+        groups.append(Group(label, colors[label], settings, counted, unfinished, repeated))
     return sorted(groups, key=lambda group: group.label.lower())
 
 

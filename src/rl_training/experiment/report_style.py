@@ -54,6 +54,7 @@ th, td {
   text-align: left; vertical-align: top; padding: .35rem .8rem .35rem .4rem;
   border-bottom: 1px solid var(--rule);
 }
+td:first-child { min-width: 8rem; }
 th { color: var(--quiet); font-weight: 600; white-space: nowrap; }
 tbody tr:nth-child(even) { background: var(--row); }
 .bounds { color: var(--quiet); white-space: nowrap; font-size: .92em; }

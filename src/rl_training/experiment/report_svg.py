@@ -92,7 +92,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     """About `count` round numbers from `low` to `high`: steps of 1, 2 or 5 times a power of ten."""
     rough = (high - low) / max(1, count)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough / 1.5)
     first = math.ceil(low / step - 1e-9)
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
