@@ -75,7 +75,7 @@ def toy(**changes: Any) -> TrainConfig:
     ("values", "sentence"),
     [
         ({"cql_alpha": 0.0}, "cql_alpha must be > 0, got 0.0"),
-        ({"gamma": 1.5}, "gamma must be <= 1, got 1.5"),
+        ({"gamma": 1.5}, "gamma must be in [0, 1], got 1.5"),
         ({"gamma": "high"}, "gamma must be a number, got 'high'"),
         ({"gamma": True}, "gamma must be a number, got True"),
         ({"gamma": None}, "gamma must be a number, got None"),
@@ -104,7 +104,7 @@ def test_a_mistake_is_one_sentence_with_field_rule_and_value(values: dict[Any, A
 def test_all_mistakes_come_out_together_and_carry_their_place() -> None:
     values = {"cql_alhpa": 0, "gamma": 2, "alpha": "high", "hidden_sizes": [0]}
     assert mistakes(values, where="algo_kwargs") == [
-        "algo_kwargs.gamma must be <= 1, got 2.0",
+        "algo_kwargs.gamma must be in [0, 1], got 2.0",
         "algo_kwargs.alpha must be a number or 'auto', got 'high'",
         "algo_kwargs.hidden_sizes[0] must be >= 1, got 0",
         "algo_kwargs.cql_alhpa is not a known key (did you mean 'cql_alpha'?)",

@@ -209,8 +209,8 @@ def test_every_way_of_running_gives_the_same_learner(keywords: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"gamma": 1.5}, "gamma must be <= 1, got 1.5"),
-        ({"tau": 0.0}, "tau must be > 0, got 0.0"),
+        ({"gamma": 1.5}, "gamma must be in [0, 1], got 1.5"),
+        ({"tau": 0.0}, "tau must be in (0, 1], got 0.0"),
         ({"learning_rate": -1.0}, "learning_rate must be > 0, got -1.0"),
         ({"policy_delay": 0}, "policy_delay must be >= 1, got 0"),
         ({"gama": 0.9}, "gama is not a known key (did you mean 'gamma'?)"),

@@ -177,7 +177,7 @@ def test_every_way_of_running_gives_the_same_learner(policy_delay: int) -> None:
         ({"policy_delay": 0}, "policy_delay must be >= 1, got 0"),
         ({"policy_noise": -0.1}, "policy_noise must be >= 0, got -0.1"),
         ({"noise_clip": -0.5}, "noise_clip must be >= 0, got -0.5"),
-        ({"tau": 0.0}, "tau must be > 0, got 0.0"),
+        ({"tau": 0.0}, "tau must be in (0, 1], got 0.0"),
     ],
 )
 def test_bad_values_fail_at_construction(keywords: dict[str, Any], message: str) -> None:

@@ -50,8 +50,12 @@ def bounds_of(field: FieldInfo) -> dict[str, float]:
 
 
 def bounds_text(field: FieldInfo) -> str:
-    """The bounds as a reader writes them: `> 0, <= 1`."""
-    return ", ".join(f"{_SIGNS[name]} {limit:g}" for name, limit in bounds_of(field).items())
+    """The bounds as a reader writes them: `>= 1`, or `in (0, 1]` where both sides are bound."""
+    bounds = bounds_of(field)
+    if len(bounds) == 2:
+        (low, least), (high, most) = sorted(bounds.items(), key=lambda bound: bound[0][0])
+        return f"in {'[' if low == 'ge' else '('}{least:g}, {most:g}{']' if high == 'le' else ')'}"
+    return ", ".join(f"{_SIGNS[name]} {limit:g}" for name, limit in bounds.items())
 
 
 def bound_problem(field: FieldInfo, value: Any) -> tuple[str, str] | None:
@@ -65,7 +69,7 @@ def bound_problem(field: FieldInfo, value: Any) -> tuple[str, str] | None:
             return position, f"must be a finite number, got {number!r}"
         for name, limit in bounds_of(field).items():
             if not _HOLDS[name](number, limit):
-                return position, f"must be {_SIGNS[name]} {limit:g}, got {number!r}"
+                return position, f"must be {bounds_text(field)}, got {number!r}"
     return None
 
 

@@ -115,7 +115,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """`keep` `[*S, B, hidden_units]` multiplies the hidden units (`dropout_scale`)."""
-        return self.from_first(self.hidden[0](x), keep)
+        return self.from_first(self.hidden[0](x) if self.hidden else x, keep)
 
     def from_first(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """The rest of the network from the first layer's product on (see `QEnsemble.many`)."""
