@@ -166,6 +166,14 @@ def test_normalised_scores_are_also_aggregated_over_tasks(tmp_path: Path) -> Non
     assert row.split("|")[2:4] == [" 6 ", " 20.10 \\[20, 20.20\\] "]
 
 
+def test_a_study_of_unfinished_runs_alone_still_gives_a_report(tmp_path: Path) -> None:
+    for env_id in ("Hopper-v5", "Ant-v5"):
+        fake_run(tmp_path, env_id=env_id, finished=False, score=True)
+    page = Page(write_report([tmp_path], tmp_path / "report.html"))
+    assert "0 runs of 2 configurations" in page.text
+    assert page.classes.count("thin") == 2 * 2  # what has been measured so far, for two widths
+
+
 def test_a_run_of_another_format_version_is_refused(tmp_path: Path) -> None:
     path = fake_run(tmp_path, summary={"format_version": 7})
     with pytest.raises(UserError, match=r"format version 7, this release reads version 1: ") as problem:

@@ -17,7 +17,8 @@ def compare(
     """Say which of two configurations is better, with an interval."""
     from rl_training.cli.output import print_table
     from rl_training.experiment.report_compare import compare_runs
-    from rl_training.experiment.report_sections import bounds, metric_title, plain_number
+    from rl_training.experiment.report_sections import metric_title
+    from rl_training.experiment.report_tables import bounds, plain_number
     from rl_training.experiment.run_reader import find_runs
     from rl_training.experiment.statistics import Estimate, estimate
 

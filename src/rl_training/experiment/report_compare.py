@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rl_training.errors import UserError
-from rl_training.experiment.report_sections import bounds, metric_title, plain_number
+from rl_training.experiment.report_sections import metric_title
 from rl_training.experiment.report_study import (
     Group,
     arrange,
@@ -15,6 +15,7 @@ from rl_training.experiment.report_study import (
     environment_key,
     task_key,
 )
+from rl_training.experiment.report_tables import bounds, plain_number
 from rl_training.experiment.run_reader import SCORE, RunRecord
 from rl_training.experiment.statistics import Estimate, difference, probability_of_improvement
 

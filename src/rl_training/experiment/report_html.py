@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from html import escape
 from urllib.parse import quote
 
-from rl_training.experiment.report_sections import Cell, Link, Section, Table, bounds, plain_number
+from rl_training.experiment.report_sections import Section
 from rl_training.experiment.report_style import STYLE
 from rl_training.experiment.report_svg import SIZES, Chart
+from rl_training.experiment.report_tables import Cell, Link, Table, bounds, plain_number
 from rl_training.experiment.statistics import Estimate
 from rl_training.version import VERSION
 

@@ -8,8 +8,9 @@ import re
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from rl_training.experiment.report_sections import Cell, Link, Section, Table, bounds, plain_number
+from rl_training.experiment.report_sections import Section
 from rl_training.experiment.report_study import Study
+from rl_training.experiment.report_tables import Cell, Link, Table, bounds, plain_number
 from rl_training.experiment.statistics import STATISTICS, Estimate, estimate
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>|#~&])")
