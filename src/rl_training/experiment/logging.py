@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Protocol, Self
@@ -35,10 +35,13 @@ class MetricsLogger:
     repeated.
     """
 
-    def __init__(self, run_dir: str | Path, *, resume_from_step: int | None = None) -> None:
+    def __init__(
+        self, run_dir: str | Path, *, resume_from_step: int | None = None, trackers: Iterable[Sink] = ()
+    ) -> None:
         self.sinks: list[Sink] = [
             JsonLinesSink(Path(run_dir) / METRICS_FILE, resume_from_step),
             TensorBoardSink(Path(run_dir), resume_from_step),
+            *trackers,
         ]
 
     def log(self, step: int, metrics: Mapping[str, Any], kind: Kind = "train") -> None:
@@ -113,7 +116,7 @@ class TensorBoardSink:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [
-            Summary.Value(tag=f"{kind}/{name.removeprefix(f'{kind}_')}", simple_value=value)
+            Summary.Value(tag=tag_of(kind, name), simple_value=value)
             for name, value in metrics.items()
             if value is not None
         ]
@@ -146,6 +149,11 @@ class TensorBoardSink:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         RecordWriter(file).write(Event(wall_time=time.time(), **content).SerializeToString())
+
+
+def tag_of(kind: Kind, name: str) -> str:
+    """How trackers name a metric: `train/critic_loss`, `eval/return_mean`."""
+    return f"{kind}/{name.removeprefix(f'{kind}_')}"
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:

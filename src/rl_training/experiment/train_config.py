@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationInfo, field_validator
 
@@ -38,6 +38,9 @@ class TrainConfig(ConfigModel):
     log_interval: int = setting(1000, "steps between two rows of training metrics", ge=1)
     checkpoint_interval: int = setting(5000, "steps between two checkpoints; 0 saves only the last", ge=0)
     tags: tuple[str, ...] = setting((), "free words stored with the run")
+    trackers: tuple[Literal["wandb", "mlflow"], ...] = setting(
+        (), "where metrics go beside metrics.jsonl and TensorBoard: wandb, mlflow"
+    )
     algo_kwargs: dict[str, Any] = setting({}, "settings of the algorithm, its data and its schedule (flat)")
     env_kwargs: dict[str, Any] = setting({}, "keyword arguments for gymnasium.make")
 

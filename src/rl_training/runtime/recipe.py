@@ -16,6 +16,7 @@ from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.config import ConfigModel, TrainConfig, config_to_yaml
 from rl_training.experiment.logging import MetricsLogger
 from rl_training.experiment.runs import create_run_dir, write_text_atomic
+from rl_training.experiment.trackers import open_trackers
 from rl_training.models.base import PolicyModel
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.callbacks.checkpoints import Checkpoints
@@ -122,7 +123,8 @@ def standard_callbacks(
     quiet: bool,
 ) -> list[Callback]:
     """Every cross-cutting concern of a run, in the order in which it sees a step."""
-    logger = MetricsLogger(run_dir, resume_from_step=resumed_at)
+    trackers = open_trackers(config.trackers, run_dir, config.to_dict())
+    logger = MetricsLogger(run_dir, resume_from_step=resumed_at, trackers=trackers)
     chosen: list[Callback] = [MetricsLog(logger, config.log_interval), Evaluation(settings.eval_interval)]
     if settings.learning_rate_schedule != "constant" or settings.warmup_steps:
         chosen.insert(0, LearningRateSchedule(notes["schedule_steps"]))
