@@ -267,22 +267,19 @@ def test_every_way_of_running_gives_the_same_learner(dropout: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "field", "value"),
+    ("keywords", "message"),
     [
-        ({"expectile": 0.0}, "expectile", "0.0"),
-        ({"expectile": 1.0}, "expectile", "1.0"),
-        ({"beta": 0.0}, "beta", "0.0"),
-        ({"max_advantage_weight": -1.0}, "max_advantage_weight", "-1.0"),
+        ({"expectile": 0.0}, "expectile must be in (0, 1), got 0.0"),
+        ({"expectile": 1.0}, "expectile must be in (0, 1), got 1.0"),
+        ({"beta": 0.0}, "beta must be > 0, got 0.0"),
+        ({"max_advantage_weight": -1.0}, "max_advantage_weight must be > 0, got -1.0"),
+        ({"dropout": 1.0}, "actor_dropout must be in [0, 1), got 1.0"),
     ],
 )
-def test_bad_values_fail_at_construction(keywords: dict[str, float], field: str, value: str) -> None:
-    with pytest.raises(ValueError, match=f"^{field} must be .*, got {value}$"):
+def test_bad_values_fail_at_construction(keywords: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError) as error:
         build(**keywords)
-
-
-def test_dropping_every_unit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^actor_dropout must be .*, got 1.0$"):
-        build(dropout=1.0)
+    assert str(error.value) == message
 
 
 def test_the_learner_is_exported_under_both_names() -> None:
