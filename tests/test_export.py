@@ -55,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TrainResul
         if variant not in done:
             algo, kwargs = VARIANTS[variant]
             if ALGORITHMS[algo].kind == "offline":
-                kwargs = {"normalize_observations": True, **kwargs}
+                kwargs = {"normalize_observations": True, "dataset_size": 1000, **kwargs}
             done[variant] = train(tiny_config(algo, folder / variant, algo_kwargs=kwargs, eval_episodes=2))
         return done[variant]
 
@@ -71,14 +71,14 @@ def act_of(path: Path) -> Callable[[Any], Any]:
     return open_torchscript(path.read_bytes()) if path.suffix == ".pt" else load_policy(path).predict
 
 
-def largest_terms(graph: PolicyGraph, obs: Any) -> Any:
-    """Sum of the absolute terms of the last layer: float32 rounds its result by a few 1e-7 of this."""
+def size_of_terms(graph: PolicyGraph, obs: Any) -> Any:
+    """The network with the size of every number: float32 rounds the result by a few 1e-7 of this."""
     x = obs.astype(np.float64)
     if graph.obs_mean is not None and graph.obs_scale is not None:
         x = (x - graph.obs_mean) / graph.obs_scale
-    for layer in graph.hidden:
-        x = np.maximum(x @ layer.weight.astype(np.float64) + layer.bias, 0.0)
-    return x @ np.abs(graph.output.weight) + np.abs(graph.output.bias)
+    for layer in (*graph.hidden, graph.output):
+        x = np.abs(x) @ np.abs(layer.weight) + np.abs(layer.bias)
+    return x
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -89,13 +89,14 @@ def test_every_format_acts_as_the_live_policy(
     live = load_policy_from_checkpoint(checkpoint, "cpu")
     rng = np.random.default_rng(1)
     near = (rng.uniform(-1.0, 1.0, size=(ROWS, 3)) * RANGE).astype(np.float32)
+    near[ROWS // 2 :] *= 10.0  # half of them outside what the environment can show
     far = (rng.normal(size=(ROWS, 3)) * 1000.0 * RANGE).astype(np.float32)
-    rounding = 3e-7 * largest_terms(policy_graph(live), far)  # of the live policy itself, in float32
+    rounding = 3e-7 * size_of_terms(policy_graph(live), far)  # of the live policy itself, in float32
     for format, suffix in SUFFIXES.items():
         act = act_of(export_checkpoint(checkpoint, tmp_path / f"policy{suffix}", format=format))
         np.testing.assert_allclose(act(near), live.predict(near), rtol=0, atol=1e-5, err_msg=format)
         difference = np.abs(act(far) - live.predict(far))
-        assert (difference <= 1e-5).mean() > 0.99, format
+        assert (difference <= 1e-5).mean() > 0.95, format
         assert (difference <= 1e-5 + rounding).all(), format
         assert np.abs(act(far)).max() <= 2.0  # never outside Pendulum's bounds
         assert act(near[:1]).shape == (1, 1) and act(near[:7]).shape == (7, 1)  # any batch size

@@ -145,7 +145,7 @@ def read_parquet(path: Path) -> Chunks:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
         raise UserError('a .parquet file needs pyarrow: pip install "rl-training[parquet]"') from None
-    with parquet.ParquetFile(path) as file:
+    with parquet.ParquetFile(path, pre_buffer=False) as file:
         names = file.schema_arrow.names
         listed = next((name for name in ARRAY_NAMES if name in names), names[0] if len(names) == 1 else None)
         total, done = max(1, file.metadata.num_rows), 0
