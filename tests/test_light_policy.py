@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -197,6 +198,15 @@ def test_foreign_and_too_new_onnx(folder: Path, tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     assert "needs a newer ONNX opset or file version than onnxruntime" in refused(path)
     model.opset_import[0].version = 13
+    described = json.loads(model.metadata_props[0].value)
+    described["graph"]["spaces"]["obs_dim"] = 4
+    for wrong, complaint in (
+        (described, "graph does not fit its metadata"),
+        ({"format_version": 1}, "incomplete"),
+    ):
+        model.metadata_props[0].value = json.dumps(wrong)
+        path.write_bytes(model.SerializeToString())
+        assert complaint in refused(path)
     assert [entry.key for entry in model.metadata_props] == [METADATA_KEY]
     del model.metadata_props[:]
     path.write_bytes(model.SerializeToString())

@@ -54,7 +54,22 @@ def open_onnx(content: bytes, path: Path) -> OnnxPolicy:
             f"{path} is not a policy of rl_training: it has no {METADATA_KEY} metadata; "
             "give a file that `rl-training export --format onnx` has written"
         )
-    return OnnxPolicy(session, parse_metadata(header[METADATA_KEY], path))
+    try:
+        policy = OnnxPolicy(session, parse_metadata(header[METADATA_KEY], path))
+    except (KeyError, TypeError) as problem:
+        raise UserError(f"policy {path} is damaged: its metadata is incomplete; export it again") from problem
+    check_interface(policy, path)
+    return policy
+
+
+def check_interface(policy: OnnxPolicy, path: Path) -> None:
+    """Inputs and outputs must be those that the metadata speaks of."""
+    inputs = {each.name: each.shape[-1] for each in policy.session.get_inputs()}
+    outputs = {each.name: each.shape[-1] for each in policy.session.get_outputs()}
+    names = ["action", "mean", "log_std"] if policy.has_distribution else ["action"]
+    sizes = dict.fromkeys(names, policy.spaces.action_dim)
+    if inputs != {"obs": policy.spaces.obs_dim} or outputs != sizes:
+        raise UserError(f"policy {path} is damaged: its graph does not fit its metadata; export it again")
 
 
 def onnxruntime() -> Any:
