@@ -26,8 +26,11 @@ from rl_training.experiment.sweeps.status import run_status
 
 SWEEP = """
 base: sac/pendulum
+variants:
+  - {{name: sac, base: sac/pendulum, algo_kwargs.learning_starts: 100}}
+  - {{name: td3_bc, base: td3_bc/demo}}
+  - {{name: iql, base: iql/pendulum}}
 grid:
-  base: [sac/pendulum, td3_bc/demo, iql/pendulum]
   total_timesteps: [{steps}]
   checkpoint_interval: [50]
   log_interval: [100]
@@ -93,7 +96,12 @@ def compare(left: Path, right: Path) -> list[str]:
         ours, theirs = load_checkpoint(left / name), load_checkpoint(right / name)
         unequal = differences(ours["learner"], theirs["learner"])
         returns = [run_status(root / name).eval_return for root in (left, right)]
-        print(f"{name}: {len(unequal)} values differ, returns {returns[0]} and {returns[1]}")
+        updates = ours["counters"]["gradient_steps"]
+        print(
+            f"{name}: {updates} updates, {len(unequal)} values differ, returns {returns[0]} and {returns[1]}"
+        )
+        if not updates:
+            bad.append(f"{name} has learned nothing, so its equality means nothing")
         if unequal or returns[0] != returns[1]:
             bad.append(f"{name} differs")
     return bad if len(names) == RUNS else [*bad, f"there are {len(names)} runs, not {RUNS}"]

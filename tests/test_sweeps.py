@@ -3,6 +3,7 @@
 import io
 import json
 import multiprocessing
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -328,13 +329,16 @@ def test_ray_gets_the_same_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_an_unreachable_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> None:
-        raise ConnectionError("Could not connect\nto anything")
+        raise ConnectionError("Could not find any running Ray instance\nand more")
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=refuse))
-    with pytest.raises(
-        ConfigError, match=r"^address must be a Ray cluster that answers, got 'a:5': Could not connect$"
-    ):
-        run_on_ray([], address="a:5", retries=0)
+    with pytest.raises(ConfigError, match=r"^address must be .* got 'auto': Could not find any .* instance$"):
+        run_on_ray([], address="auto", retries=0)
+    with socket.socket() as taken:  # bound but not listening: a port where nobody answers
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=rf"^address must be .* got '{address}': .*Connection refused$"):
+            run_on_ray([], address=address, retries=0)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'rl-training\[sweep\]'"):
         run_on_ray([], address=None, retries=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from rl_training.experiment.sweeps.plan import Task
 from rl_training.runtime.signals import orderly_stop
 
 POLL_SECONDS = 0.5
+KNOCK_SECONDS = 5.0
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def run_on_ray(
@@ -59,16 +62,22 @@ def _connected_ray(address: str | None) -> Any:
         import ray
     except ImportError:
         raise ConfigError("backend ray needs the ray package: pip install 'rl-training[sweep]'") from None
-    source = str(Path(__file__).parents[3])  # workers import this very package, also from a checkout
     try:
-        ray.init(
-            address=address or "local",
-            include_dashboard=False if address is None else None,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": {"PYTHONPATH": source}},
-        )
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as problem:
-        line = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        if address is None:
+            # A Ray of our own: its workers import this very package, also from a checkout.
+            source = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[3])}}
+            ray.init(address="local", include_dashboard=False, runtime_env=source, **QUIET)
+        else:
+            _knock(address)
+            ray.init(address=address, **QUIET)
+    except (OSError, RuntimeError, ValueError) as problem:
+        line = (str(problem).splitlines() or [type(problem).__name__])[0]
         raise ConfigError(f"address must be a Ray cluster that answers, got {address!r}: {line}") from None
     return ray
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes, and prints all the while, where nobody listens."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
