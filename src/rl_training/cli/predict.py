@@ -35,8 +35,7 @@ def predict(
         return
     from rl_training.cli.observations import read_observations
     from rl_training.cli.output import print_json
-    from rl_training.export.loading import load_policy
-    from rl_training.export.predict_files import is_policy_file
+    from rl_training.export.loading import is_policy_file, load_policy
     from rl_training.runtime.workflows import predict_checkpoint
 
     values = read_observations(obs, obs_file)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rl_training.errors import UserError
 from rl_training.export.deployed import DeployedPolicy
+from rl_training.export.policy_metadata import METADATA_KEY
 
 
 def load_policy(path: str | Path) -> DeployedPolicy:
@@ -31,3 +32,15 @@ def load_policy(path: str | Path) -> DeployedPolicy:
             "source, or export the policy as .onnx or .safetensors"
         )
     raise UserError(f"a policy file ends in .safetensors or .onnx, got {str(path)!r}")
+
+
+def is_policy_file(path: Path) -> bool:
+    """Whether a path names an exported policy; what cannot be read is left to the loader's message."""
+    if path.suffix == ".onnx":
+        return True
+    start = b'{"__metadata__":{"' + METADATA_KEY.encode()
+    try:
+        with path.open("rb") as file:
+            return file.read(8 + len(start))[8:] == start
+    except OSError:
+        return False

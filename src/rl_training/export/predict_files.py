@@ -12,9 +12,8 @@ import numpy.typing as npt
 from rl_training.errors import UserError
 from rl_training.export.action_files import open_actions
 from rl_training.export.deployed import DeployedPolicy
-from rl_training.export.loading import load_policy
+from rl_training.export.loading import is_policy_file, load_policy
 from rl_training.export.observation_files import Array, read_chunks
-from rl_training.export.policy_metadata import METADATA_KEY
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.workflows import load_policy_from_checkpoint
 from rl_training.spaces import FloatArray, Spaces
@@ -72,15 +71,3 @@ def checked_rows(rows: Array, size: int, source: Path, before: int) -> FloatArra
 def open_policy(path: Path) -> Policy | DeployedPolicy:
     """The policy of an exported file, a checkpoint or a run directory."""
     return load_policy(path) if is_policy_file(path) else load_policy_from_checkpoint(path)
-
-
-def is_policy_file(path: Path) -> bool:
-    """Whether a path names an exported policy; what cannot be read is left to the loader's message."""
-    if path.suffix == ".onnx":
-        return True
-    start = b'{"__metadata__":{"' + METADATA_KEY.encode()
-    try:
-        with path.open("rb") as file:
-            return file.read(8 + len(start))[8:] == start
-    except OSError:
-        return False
