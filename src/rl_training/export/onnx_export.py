@@ -1,8 +1,8 @@
 """A policy as an ONNX model.
 
 The graph is written directly from the layers: ten kinds of plain operators, no tracing, no dependency on the
-exporter of a torch version, and names that people can read in a viewer. Operator set 13 has all of them and
-is understood by every runtime since 2020.
+exporter of a torch version, and names that people can read in a viewer. Operator set 13, an
+old one, has all of them.
 """
 
 from __future__ import annotations
