@@ -59,6 +59,20 @@ class Spaces:
         inner = inner_float32(low, upward=True), inner_float32(high, upward=False)
         return (low + high) / 2.0, (high - low) / 2.0, *inner
 
+    def check_observations(self, obs: npt.ArrayLike) -> FloatArray:
+        """Finite numbers of shape `(obs_dim,)` or `(n, obs_dim)`, or an error that says what they are."""
+        size = self.obs_dim
+        try:
+            values = np.asarray(obs, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"obs must be numbers of shape ({size},) or (n, {size}): {error}") from None
+        if values.ndim not in (1, 2) or values.shape[-1] != size:
+            raise UserError(f"obs must have shape ({size},) or (n, {size}), got {values.shape}")
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(np.atleast_2d(values)).all(axis=-1))[0])
+            raise UserError(f"obs must be finite, row {row} holds NaN or infinity")
+        return values
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "obs_dim": self.obs_dim,

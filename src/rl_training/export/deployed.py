@@ -52,18 +52,4 @@ class DeployedPolicy(ABC):
         """Mean and log std, `[n, action_dim]` each, for checked observations."""
 
     def _checked(self, obs: npt.ArrayLike) -> FloatArray:
-        return checked_observations(obs, self.spaces.obs_dim)
-
-
-def checked_observations(obs: npt.ArrayLike, size: int) -> FloatArray:
-    """Finite float32 numbers of shape `(size,)` or `(n, size)`, or an error that says what they are."""
-    try:
-        values = np.asarray(obs, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"obs must be numbers of shape ({size},) or (n, {size}): {error}") from None
-    if values.ndim not in (1, 2) or values.shape[-1] != size:
-        raise UserError(f"obs must have shape ({size},) or (n, {size}), got {values.shape}")
-    if not np.isfinite(values).all():
-        row = int(np.flatnonzero(~np.isfinite(np.atleast_2d(values)).all(axis=-1))[0])
-        raise UserError(f"obs must be finite, row {row} holds NaN or infinity")
-    return values
+        return self.spaces.check_observations(obs)

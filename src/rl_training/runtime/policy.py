@@ -10,7 +10,6 @@ import torch
 
 from rl_training.algorithms.learner import Learner
 from rl_training.data.transforms import ObservationNormalizer
-from rl_training.errors import UserError
 from rl_training.spaces import FloatArray, Spaces
 from rl_training.streams import torch_generator
 
@@ -46,19 +45,6 @@ class Policy:
 
     def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> FloatArray:
         """Actions for one observation `(obs_dim,)` or a batch `(n, obs_dim)`, checked."""
-        values = self._checked(obs)
+        values = self.spaces.check_observations(obs)
         actions = self.act(np.atleast_2d(values), deterministic)
         return actions if values.ndim == 2 else actions[0]
-
-    def _checked(self, obs: npt.ArrayLike) -> FloatArray:
-        size = self.spaces.obs_dim
-        try:
-            values = np.asarray(obs, dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"obs must be numbers of shape ({size},) or (n, {size}): {error}") from None
-        if values.ndim not in (1, 2) or values.shape[-1] != size:
-            raise UserError(f"obs must have shape ({size},) or (n, {size}), got {values.shape}")
-        if not np.isfinite(values).all():
-            row = int(np.flatnonzero(~np.isfinite(np.atleast_2d(values)).all(axis=-1))[0])
-            raise UserError(f"obs must be finite, row {row} holds NaN or infinity")
-        return values
