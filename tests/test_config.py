@@ -411,7 +411,7 @@ def test_describe_has_type_bound_default_and_meaning_of_every_field() -> None:
         "auto",
         "temperature",
     )
-    assert (sizes.type, sizes.default, gamma.bound) == ("list of integers", "[256, 256]", ">= 0, <= 1")
+    assert (sizes.type, sizes.default, gamma.bound) == ("list of integers", "[256, 256]", "in [0, 1]")
     assert rows["early_stopping.patience"].bound == ">= 1"
     assert rows["max_updates"].default == "null" and rows["save_best"].default == "true"
     assert rows["learning_rate_schedule"].type == "one of 'constant', 'linear', 'cosine'"
