@@ -435,8 +435,3 @@ def test_a_class_may_name_its_own_section() -> None:
         size: int = setting(1, "how much")
 
     assert describe_fields(Extra)[0].group == "extra"
-
-
-def test_a_network_has_at_least_one_hidden_layer() -> None:
-    with pytest.raises(ConfigError, match=r"hidden_sizes must have at least one width, got \[\]"):
-        parse_config({"algo": "cql", "total_timesteps": 1, "algo_kwargs": {"hidden_sizes": []}})

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from rl_training.errors import ConfigError
@@ -32,13 +31,6 @@ class NetworkConfig(ConfigModel):
     critic_hidden_sizes: tuple[int, ...] | None = setting(
         None, "widths of the critics' hidden layers; none: hidden_sizes", ge=1
     )
-
-    @model_validator(mode="after")
-    def _at_least_one_layer(self) -> Self:
-        for name in ("hidden_sizes", "actor_hidden_sizes", "critic_hidden_sizes"):
-            if getattr(self, name) == ():
-                raise ValueError(f"{name} must have at least one width, got []")
-        return self
 
     @property
     def actor_widths(self) -> tuple[int, ...]:

@@ -54,10 +54,12 @@ class QEnsemble(nn.Module):
         The observation half of the first layer is computed once per state, not once per action.
         """
         batch, count = actions.shape[-3:-1]
-        first = cast(Linear, self.net.hidden[0])
+        first = cast(Linear, self.net.hidden[0] if self.net.hidden else self.net.output)
         weight, bias = first.weight, first.bias
         of_state = torch.matmul(obs.unsqueeze(-3), weight[..., : self.obs_dim, :]) + bias
         of_action = torch.matmul(actions.flatten(-3, -2).unsqueeze(-3), weight[..., self.obs_dim :, :])
         lead, width = of_action.shape[:-2], of_action.shape[-1]
         hidden = of_action.reshape(*lead, batch, count, width) + of_state.unsqueeze(-2)
-        return self.net.from_first(hidden.flatten(-3, -2)).reshape(*lead, batch, count)
+        rows = hidden.flatten(-3, -2)
+        values = self.net.from_first(rows) if self.net.hidden else rows
+        return values.reshape(*lead, batch, count)

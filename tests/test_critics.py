@@ -1,0 +1,40 @@
+"""The ensemble of critics: independent members, and many actions per state as one call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rl_training.models.critics import QEnsemble
+
+
+def ensemble(hidden_sizes: tuple[int, ...], *, layer_norm: bool = False) -> QEnsemble:
+    return QEnsemble(
+        5, 2, hidden_sizes, 3, layer_norm=layer_norm, generator=torch.Generator().manual_seed(1)
+    ).double()
+
+
+@pytest.mark.parametrize(("hidden_sizes", "layer_norm"), [((8, 6), False), ((7,), True), ((), False)])
+def test_many_actions_have_the_values_of_one_at_a_time(
+    hidden_sizes: tuple[int, ...], layer_norm: bool
+) -> None:
+    critic = ensemble(hidden_sizes, layer_norm=layer_norm)
+    generator = torch.Generator().manual_seed(2)
+    obs = torch.randn(4, 5, generator=generator, dtype=torch.float64)
+    actions = torch.randn(4, 10, 2, generator=generator, dtype=torch.float64)
+    together = critic.many(obs, actions)
+    assert together.shape == (3, 4, 10)
+    apart = torch.stack([critic(obs, actions[:, index]) for index in range(10)], dim=-1)
+    torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12)
+
+
+def test_members_start_apart_and_do_not_depend_on_each_other() -> None:
+    critic = ensemble((8, 6))
+    obs, actions = torch.ones(1, 5, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
+    values = critic(obs, actions)[:, 0]
+    assert values.unique().numel() == 3
+    with torch.no_grad():
+        for parameter in critic.parameters():
+            parameter[0] += 1.0
+    changed = critic(obs, actions)[:, 0]
+    assert changed[0] != values[0] and torch.equal(changed[1:], values[1:])
