@@ -77,6 +77,8 @@ def result_of(
     config = load_config(f"{algo}/locomotion", [f"{name}={value}" for name, value in changes.items()])
     start = time.process_time()
     run = get_algorithm_spec(algo).train_fn(config, callbacks=[ProcessorBudget(options.minutes)])
+    if run.metrics["signal"] is not None:
+        raise SystemExit(f"{algo} seed {seed} was stopped after {run.metrics['gradient_steps']} updates")
     names = ("eval_return_mean", "eval_normalized_score", "gradient_steps")
     result = {name: run.metrics[name] for name in names}
     result["processor_seconds"] = time.process_time() - start
