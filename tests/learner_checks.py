@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -46,25 +47,43 @@ def run(learner: Learner, updates: int, seed: int = 0) -> dict[str, Any]:
 def difference(first: Learner, second: Learner) -> float:
     """Largest relative difference over every tensor of two learners."""
     other = second.tensors()
-    return max(
-        ((tensor - other[name]).abs() / (1e-2 + tensor.abs())).max().item()
-        for name, tensor in first.tensors().items()
-    )
+    return max(relative_difference(tensor, other[name]) for name, tensor in first.tensors().items())
 
 
-def check_compiled_equals_eager(build: Build, updates: int = 20) -> None:
-    """One graph per stage, traced whole and never again, gives what the eager update gives."""
+def relative_difference(first: Tensor, second: Tensor) -> float:
+    """Largest difference relative to `first`; numbers well below 0.01 count as 0.01."""
+    return ((first - second).abs() / (1e-2 + first.abs())).max().item()
+
+
+def check_compiled_equals_eager(
+    build: Build,
+    updates: int = 20,
+    backend: str = "aot_eager",
+    batch: Callable[[int], dict[str, Tensor]] = random_batch,
+) -> None:
+    """One graph per stage, traced whole and never again, gives what the eager update gives.
+
+    On the way the learning rate changes and metrics are read, as in a run.
+    """
     eager, compiled = build(0), build(0)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled.compile(backend="aot_eager")
+    compiled.compile(backend=backend)
     stages = set()
     for step in range(updates):
         stages.add(compiled.stage())
-        eager.update(random_batch(step), global_step=step)
-        compiled.update(random_batch(step), global_step=step)
+        for learner in (eager, compiled):
+            learner.set_learning_rate_scale(0.5 if step >= updates // 2 else 1.0)
+            assert all(math.isfinite(value) for value in read_metrics(learner, batch(step), step))
     assert difference(eager, compiled) < 1e-3
+    for name, value in eager.last_metrics.items():
+        assert relative_difference(value, compiled.last_metrics[name]) < 1e-3, name
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(stages)
+
+
+def read_metrics(learner: Learner, batch: dict[str, Tensor], step: int) -> list[float]:
+    """One update whose metrics are brought to the host."""
+    return list(learner.update(batch, global_step=step).metrics.values())
 
 
 def check_stacked_equals_single(build: Build, updates: int = 5, seeds: Collection[int] = (0, 1, 2)) -> None:

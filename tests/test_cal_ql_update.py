@@ -132,6 +132,13 @@ def test_stacked_learners_equal_single_ones(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
+def test_compiled_updates_equal_eager_ones() -> None:
+    learner_checks.check_compiled_equals_eager(
+        lambda seed: CalQL(small_model(seed=seed), seed=seed, num_cql_samples=2),
+        batch=lambda step: random_batch(seed=step),
+    )
+
+
 def test_one_critic_reports_one_calibrated_value() -> None:
     metrics = CalQL(small_model(num_critics=1)).update(random_batch(), global_step=0).metrics
     assert "calibrated_q1_mean" in metrics and "calibrated_q2_mean" not in metrics
