@@ -1,0 +1,159 @@
+"""What compiling costs and what it gains, per algorithm.
+
+    python benchmarks/compile_time.py [--algo sac iql] [--width 256] [--batch-size 256] [--seconds 5]
+
+Compile time is that of the first update of each stage, on one core: first with an empty cache of generated
+code (a temporary directory), then in a new process that finds the code of the first ("cached"). CPU time
+includes the C++ compiler. Eager and compiled updates are then timed in turn, in CPU time; the break-even is
+compile time divided by the gain per update. Before that, 20 updates of both are compared: the largest
+relative difference over weights, optimiser state and metrics (numbers well below 0.01 count as 0.01).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from subjects import ALGORITHMS, Batch, cpu_seconds, make_batch, make_learner, markdown_table, updater
+
+from rl_training.algorithms.learner import Learner
+
+COMPARED_UPDATES = 20
+TOLERANCE = 1e-3
+
+
+def all_cpu() -> float:
+    """CPU seconds of this process and of the compilers that it has called."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def compile_stages(learner: Learner, batches: list[Batch]) -> dict[str, float]:
+    """Seconds of those updates that are the first of their stage; there must be no other graphs."""
+    seen: set[str] = set()
+    total = {"wall": 0.0, "cpu": 0.0}
+    for step, batch in enumerate(batches):
+        wall, cpu, stage = time.perf_counter(), all_cpu(), learner.stage()
+        learner.update(batch, global_step=step)
+        if stage not in seen:
+            total["wall"] += time.perf_counter() - wall
+            total["cpu"] += all_cpu() - cpu
+            seen.add(stage)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert graphs == len(seen), f"{graphs} graphs for {len(seen)} stages"
+    return {**total, "stages": len(seen)}
+
+
+def difference(eager: Learner, compiled: Learner) -> float:
+    """The largest relative difference between two learners."""
+    other = {**compiled.tensors(), **compiled.last_metrics}
+    return max(
+        ((value - other[name]).abs() / (1e-2 + value.abs())).max().item()
+        for name, value in {**eager.tensors(), **eager.last_metrics}.items()
+    )
+
+
+def measure(algo: str, width: int, batch_size: int, seconds: float) -> dict[str, Any]:
+    """One process's part: compile, and where `seconds` are given, compare and time."""
+    torch.set_num_threads(1)
+    batches = [make_batch(batch_size, seed) for seed in range(COMPARED_UPDATES)]
+    compiled = make_learner(algo, width)
+    compiled.compile()
+    found: dict[str, Any] = {"compile": compile_stages(compiled, batches)}
+    if seconds:
+        eager = make_learner(algo, width)
+        for step, batch in enumerate(batches):
+            eager.update(batch, global_step=step)
+        found["difference"] = difference(eager, compiled)
+        runs = {"eager": updater(eager, batches[0]), "compiled": updater(compiled, batches[0])}
+        found["update"] = cpu_seconds(runs, seconds)
+    return found
+
+
+def cold_and_cached(algo: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Both processes of one algorithm, and what follows from them."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        found = []
+        for seconds in (0.0, options.seconds):
+            case = [algo, str(options.width), str(options.batch_size), str(seconds)]
+            done = subprocess.run(
+                [sys.executable, __file__, "--case", *case], env=environment, capture_output=True, text=True
+            )
+            if done.returncode:
+                raise SystemExit(done.stderr)
+            found.append(json.loads(done.stdout.splitlines()[-1]))
+    cold, cached = found
+    gain = cached["update"]["eager"] - cached["update"]["compiled"]
+    result = {**cached, "cold": cold["compile"], "cached": cached["compile"]}
+    del result["compile"]
+    for name in ("cold", "cached"):
+        result[name]["break_even"] = result[name]["cpu"] / gain if gain > 0 else None
+    return result
+
+
+def row(algo: str, found: dict[str, Any]) -> list[str]:
+    cold, cached, update = found["cold"], found["cached"], found["update"]
+    even = [f"{e:,.0f}" if (e := each["break_even"]) else "never" for each in (cold, cached)]
+    return [
+        algo,
+        str(cold["stages"]),
+        f"{cold['cpu']:.1f} ({cold['wall']:.1f})",
+        f"{cached['cpu']:.1f} ({cached['wall']:.1f})",
+        f"{1e3 * update['eager']:.2f}",
+        f"{1e3 * update['compiled']:.2f}",
+        f"{update['eager'] / update['compiled']:.2f}",
+        *even,
+        f"{found['difference']:.1e}",
+    ]
+
+
+HEADER = [
+    "",
+    "graphs",
+    "cold s: CPU (wall)",
+    "cached s: CPU (wall)",
+    "eager ms",
+    "compiled ms",
+    "ratio",
+    "even after, cold",
+    "even after, cached",
+    "difference",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--algo", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--seconds", type=float, default=5.0, help="CPU time for each timing")
+    parser.add_argument("--json", type=Path, help="results, added to those that the file has already")
+    parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        algo, width, batch_size, seconds = options.case
+        print(json.dumps(measure(algo, int(width), int(batch_size), float(seconds))))
+        return
+    done = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    for algo in options.algo:
+        if algo not in done:
+            done[algo] = cold_and_cached(algo, options)
+            print(algo, json.dumps(done[algo]), file=sys.stderr, flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(done, indent=2))
+    print(markdown_table(HEADER, [row(algo, done[algo]) for algo in options.algo]))
+    if any(done[algo]["difference"] > TOLERANCE for algo in options.algo):
+        raise SystemExit(f"compiled and eager updates differ by more than {TOLERANCE:g}")
+
+
+if __name__ == "__main__":
+    main()
