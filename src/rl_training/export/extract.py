@@ -43,14 +43,13 @@ def policy_graph(policy: Policy, *, distribution: bool = False) -> PolicyGraph:
 
 @torch.no_grad()
 def acting_actor(learner: Learner) -> nn.Module:
-    """The actor behind `learner.act`: the model's, or a target copy of it (CRR acts with its target).
+    """The actor behind `act` of a policy's learner: the model's, or a target copy of it (CRR acts with its).
 
     Found by what it does, not by name: the one whose mode is what the learner does on probe observations.
     """
     shape = (PROBES, learner.model.obs_dim)
-    obs = torch.randn(
-        shape, generator=torch_generator(0, "probe", device=learner.device), device=learner.device
-    )
+    generator = torch_generator(0, "probe", device=learner.device)
+    obs = torch.randn(shape, generator=generator, device=learner.device, dtype=torch.float64)
     wanted = learner.act(obs)
     for candidate in (learner.model.actor, *learner.targets.values()):
         if not isinstance(candidate, DeterministicTanh | SquashedGaussian | UnboundedGaussian):

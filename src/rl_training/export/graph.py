@@ -6,6 +6,9 @@
     unit action, mean, log_std                 see `HEADS`
     action = clip(unit * half + middle)        the environment's own units and bounds
 
+Stored in float32, computed in float64: in float32, libraries differ by up to 1e-3 of an action where
+observations are far outside the data.
+
 Numpy only: a deployed policy needs neither torch nor the training code.
 """
 
@@ -16,9 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rl_training.errors import UserError
 from rl_training.spaces import FloatArray, Spaces, inner_float32
+
+Array = npt.NDArray[np.floating[Any]]
 
 HEADS = {
     "deterministic": "action = tanh(m); there is no distribution",
@@ -33,8 +39,8 @@ HEADS = {
 class Layer:
     """y = x @ weight + bias, weight `[in, out]`."""
 
-    weight: FloatArray
-    bias: FloatArray
+    weight: Array
+    bias: Array
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,8 @@ class PolicyGraph:
     head: str
     hidden: tuple[Layer, ...]
     output: Layer
-    obs_mean: FloatArray | None = None
-    obs_scale: FloatArray | None = None
+    obs_mean: Array | None = None
+    obs_scale: Array | None = None
     spread: Spread | None = None
 
     def __post_init__(self) -> None:
@@ -73,9 +79,9 @@ class PolicyGraph:
             if _checked_width(layer, width) != self.spaces.action_dim:
                 raise UserError(f"the last layer must have {self.spaces.action_dim} outputs")
 
-    def tensors(self) -> dict[str, FloatArray]:
+    def tensors(self) -> dict[str, Array]:
         """The arrays by name, as the safetensors file stores them."""
-        named: dict[str, FloatArray] = {}
+        named: dict[str, Array] = {}
         for index, layer in enumerate(self.hidden):
             named |= _named(f"hidden.{index}", layer)
         named |= _named("output", self.output)
@@ -96,8 +102,13 @@ class PolicyGraph:
             "normalized": self.obs_mean is not None,
         }
 
+    def in_double(self) -> PolicyGraph:
+        """The same numbers, ready to compute with."""
+        wide = {name: values.astype(np.float64) for name, values in self.tensors().items()}
+        return self.restore(self.description(), wide)
+
     @classmethod
-    def restore(cls, described: Mapping[str, Any], tensors: Mapping[str, FloatArray]) -> PolicyGraph:
+    def restore(cls, described: Mapping[str, Any], tensors: Mapping[str, Array]) -> PolicyGraph:
         """The inverse of `tensors` and `description`; a missing part raises `KeyError`."""
         bounds = described["log_std_range"]
         normalized = described["normalized"]
@@ -112,11 +123,11 @@ class PolicyGraph:
         )
 
 
-def _named(name: str, layer: Layer) -> dict[str, FloatArray]:
+def _named(name: str, layer: Layer) -> dict[str, Array]:
     return {f"{name}.weight": layer.weight, f"{name}.bias": layer.bias}
 
 
-def _layer(name: str, tensors: Mapping[str, FloatArray]) -> Layer:
+def _layer(name: str, tensors: Mapping[str, Array]) -> Layer:
     return Layer(tensors[f"{name}.weight"], tensors[f"{name}.bias"])
 
 
@@ -128,8 +139,8 @@ def _checked_width(layer: Layer, inputs: int) -> int:
     return int(shape[1])
 
 
-def action_scale(spaces: Spaces) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Half width and middle of the action bounds, and the bounds, for graphs that compute in float32."""
+def action_scale(spaces: Spaces) -> tuple[Array, Array, FloatArray, FloatArray]:
+    """Half width and middle of the action bounds in float64; the bounds in float32, as actions leave."""
     low, high = np.array(spaces.action_low), np.array(spaces.action_high)
-    half, middle = ((high - low) / 2.0).astype(np.float32), ((high + low) / 2.0).astype(np.float32)
-    return half, middle, inner_float32(low, upward=True), inner_float32(high, upward=False)
+    inner = inner_float32(low, upward=True), inner_float32(high, upward=False)
+    return (high - low) / 2.0, (high + low) / 2.0, *inner

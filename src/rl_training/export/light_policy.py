@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from rl_training.export.deployed import DeployedPolicy
-from rl_training.export.graph import PolicyGraph
+from rl_training.export.graph import Array, PolicyGraph
 from rl_training.spaces import FloatArray
 
 
 class LightPolicy(DeployedPolicy):
-    """The graph, one matrix product per layer in float32."""
+    """The graph, one matrix product per layer, in float64 as the live policy acts."""
 
     def __init__(self, graph: PolicyGraph, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata)
-        self.graph = graph
+        self.graph = graph.in_double()
 
     def compute(self, obs: FloatArray) -> FloatArray:
         output = self.graph.output
@@ -35,11 +35,13 @@ class LightPolicy(DeployedPolicy):
         features = self._features(obs)
         mean = features @ output.weight + output.bias
         log_std = np.clip(features @ spread.layer.weight + spread.layer.bias, spread.low, spread.high)
-        return np.tanh(mean) if self.graph.head == "tanh_mean" else mean, log_std
+        if self.graph.head == "tanh_mean":
+            mean = np.tanh(mean)
+        return mean.astype(np.float32), log_std.astype(np.float32)
 
-    def _features(self, obs: FloatArray) -> FloatArray:
+    def _features(self, obs: FloatArray) -> Array:
         """What the last layer sees."""
-        x = obs
+        x: Array = obs.astype(np.float64)
         if self.graph.obs_mean is not None and self.graph.obs_scale is not None:
             x = (x - self.graph.obs_mean) / self.graph.obs_scale
         for layer in self.graph.hidden:

@@ -20,14 +20,18 @@ METADATA_FILE = "policy.json"
 
 
 class PolicyModule(nn.Module):
-    """The graph in torch operators; every number is a buffer, so that `.to(device)` moves all of them."""
+    """The graph in torch operators; every number is a buffer, so that `.to(device)` moves all of them.
+
+    The weights are stored as the float64 they are computed with: a cast in the program would be done again at
+    every call, and cost more than the action.
+    """
 
     def __init__(self, graph: PolicyGraph) -> None:
         super().__init__()
         self.head, self.hidden_layers = graph.head, len(graph.hidden)
         self.normalized = graph.obs_mean is not None
         self.log_std_range = None if graph.spread is None else (graph.spread.low, graph.spread.high)
-        named = graph.tensors()
+        named = graph.in_double().tensors()
         scale = zip(("half", "middle", "low", "high"), action_scale(graph.spaces), strict=True)
         named |= {f"action.{name}": values for name, values in scale}
         for name, values in named.items():
@@ -35,18 +39,21 @@ class PolicyModule(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor | tuple[Tensor, Tensor, Tensor]:
         """`action`, or `(action, mean, log_std)` where the distribution is exported."""
-        x = (obs - self.number("obs.mean")) / self.number("obs.scale") if self.normalized else obs
+        x = obs.double()
+        if self.normalized:
+            x = (x - self.number("obs.mean")) / self.number("obs.scale")
         for index in range(self.hidden_layers):
             x = self.linear(x, f"hidden.{index}").relu()
         mean = self.linear(x, "output")
         if self.head in ("tanh_mean", "deterministic"):
             mean = mean.tanh()
         unit = mean.tanh() if self.head == "squashed" else mean.clamp(-1.0, 1.0)
-        action = unit * self.number("action.half") + self.number("action.middle")
+        action = (unit * self.number("action.half") + self.number("action.middle")).float()
         action = torch.minimum(torch.maximum(action, self.number("action.low")), self.number("action.high"))
         if self.log_std_range is None:
             return action
-        return action, mean, self.linear(x, "log_std").clamp(*self.log_std_range)
+        log_std = self.linear(x, "log_std").clamp(*self.log_std_range)
+        return action, mean.float(), log_std.float()
 
     def linear(self, x: Tensor, name: str) -> Tensor:
         return torch.addmm(self.number(f"{name}.bias"), x, self.number(f"{name}.weight"))

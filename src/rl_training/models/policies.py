@@ -56,4 +56,5 @@ class SquashedGaussian(nn.Module):
         return squashed_log_prob(actions, *self.distribution(obs))
 
     def mode(self, obs: Tensor) -> Tensor:
-        return self.distribution(obs)[0].tanh()
+        mean: Tensor = self.net(obs).chunk(2, dim=-1)[0]
+        return mean.tanh()
