@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +64,13 @@ def with_rows(rows: int) -> tuple[Learner, Run]:
     return learner, run
 
 
+@lru_cache(maxsize=1)
 def dataset_of(rows: int) -> TransitionDataset:
-    """Random transitions in memory; the last dataset is kept, for the other mode."""
-    if rows not in _datasets:
-        _datasets.clear()
-        generator = torch.Generator().manual_seed(0)
-        shapes = {"obs": (rows, OBS_DIM), "actions": (rows, ACTION_DIM), "next_obs": (rows, OBS_DIM)}
-        columns = {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
-        _datasets[rows] = TransitionDataset(**columns, rewards=torch.rand(rows), dones=torch.zeros(rows))
-    return _datasets[rows]
-
-
-_datasets: dict[int, TransitionDataset] = {}
+    """Random transitions in memory, kept for the other mode."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"obs": (rows, OBS_DIM), "actions": (rows, ACTION_DIM), "next_obs": (rows, OBS_DIM)}
+    columns = {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
+    return TransitionDataset(**columns, rewards=torch.rand(rows), dones=torch.zeros(rows))
 
 
 @dataclass(frozen=True)
@@ -138,7 +134,7 @@ def style(axis: Any, panel: Panel) -> None:
     axis.minorticks_off()
     low, high = axis.get_ylim()
     low, high = min(low, high / 4), max(high, low * 4)  # a flat line should look flat
-    ticks = [t for e in range(7) for t in (10**e, 2 * 10**e, 5 * 10**e) if low <= t <= high]
+    ticks = [t for e in range(7) for t in (10**e, 2 * 10**e, 3 * 10**e, 5 * 10**e) if low <= t <= high]
     axis.set_ylim(low, high)
     axis.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
     axis.set_xlabel(panel.axis)
