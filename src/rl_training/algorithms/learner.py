@@ -142,16 +142,32 @@ class Learner(ABC):
         stage = self.stage()
         if stage not in self._steps:
             self._steps[stage] = self._build_step(stage)
-        self.last_metrics.update(self._steps[stage](dict(batch), flat))
+        metrics = self._steps[stage](dict(batch), flat)
+        if self.device.type == "cuda" and self.compiled:
+            # The outputs of a captured graph are overwritten by its next replay.
+            metrics = {name: value.clone() for name, value in metrics.items()}
+        self.last_metrics.update(metrics)
         self.updates += 1
         return UpdateResult(1, Metrics(self.last_metrics))
 
-    def compile(self, backend: str = "inductor", **options: Any) -> None:
-        """Run every later update as one compiled graph per stage."""
-        self._compiler = lambda step: torch.compile(
-            step, fullgraph=True, dynamic=False, backend=backend, **options
-        )
+    def compile(self, backend: str = "inductor") -> None:
+        """Run every later update as one compiled graph per stage; on CUDA, as a replayed CUDA graph."""
+        # All learners share the code of `_build_step`: each compiles for itself, or the ninth one of a
+        # process would run into dynamo's limit on recompilations.
+        settings: dict[str, Any] = {"backend": backend, "fullgraph": True, "isolate_recompiles": True}
+        if backend == "inductor":
+            on_cuda = self.device.type == "cuda"
+            settings["options"] = {"triton.cudagraphs": True} if on_cuda else {"cpp_wrapper": True}
+            if on_cuda:
+                self._fix_addresses()
+        self._compiler = lambda step: torch.compile(step, dynamic=False, **settings)
         self._steps.clear()
+
+    def _fix_addresses(self) -> None:
+        """CUDA graphs may write to a tensor in place only where its address is promised to stay."""
+        scalars = [each for o in self.optimizers.values() for each in (o.learning_rate, o.step_count)]
+        for tensor in (*self.tensors().values(), *scalars):
+            torch._dynamo.mark_static_address(tensor)
 
     @property
     def compiled(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -56,8 +57,11 @@ class Adam:
         )
 
     def _apply_plain(self, gradients: Sequence[Tensor]) -> None:
-        step_size = self.learning_rate / (1.0 - BETA1**self.step_count)
-        second_correction = (1.0 - BETA2**self.step_count).rsqrt()
+        # Powers as exponentials: what holds an `exp` and is used often is computed once, not inside the loop
+        # over every parameter; in double precision, as 1 - beta^t cancels at the start.
+        steps = self.step_count.double()
+        step_size = (self.learning_rate / (1.0 - torch.exp(steps * math.log(BETA1)))).float()
+        second_correction = (1.0 - torch.exp(steps * math.log(BETA2))).rsqrt().float()
         state = zip(self.parameters, gradients, self.first_moments, self.second_moments, strict=True)
         for parameter, gradient, first, second in state:
             if self.weight_decay:

@@ -45,11 +45,12 @@ class Linear(nn.Module):
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x @ weight + bias, whatever the leading axes; x may lack axes that the weight has."""
+    fuses = torch.compiler.is_compiling()  # a bare product whose bias joins the next kernel is faster
     if weight.dim() == 2 and x.dim() == 2:
-        return torch.addmm(bias, x, weight)
-    if weight.dim() == 3 and not torch.compiler.is_compiling():
-        # Eager: one call. Compiled, a bare product whose bias fuses with what follows is faster.
-        return torch.baddbmm(bias, x.expand(weight.shape[0], *x.shape[-2:]), weight)
+        return torch.bmm(x[None], weight[None])[0] + bias if fuses else torch.addmm(bias, x, weight)
+    if weight.dim() == 3:
+        members = x.expand(weight.shape[0], *x.shape[-2:])
+        return torch.bmm(members, weight) + bias if fuses else torch.baddbmm(bias, members, weight)
     return torch.matmul(x, weight) + bias
 
 

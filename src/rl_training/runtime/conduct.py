@@ -11,6 +11,7 @@ from rl_training.experiment.plots import plot_learning_curve
 from rl_training.experiment.runs import summarize_run, write_summary
 from rl_training.runtime.callbacks.checkpoints import Checkpoints
 from rl_training.runtime.loop import Trainer
+from rl_training.runtime.memory import keep_freed_memory
 from rl_training.runtime.run import Run, TrainResult
 from rl_training.runtime.signals import orderly_stop
 
@@ -18,6 +19,7 @@ from rl_training.runtime.signals import orderly_stop
 def conduct(trainer: Trainer, runs: Sequence[Run]) -> list[TrainResult]:
     """Train, close in order whatever happens, and write down the results."""
     started = time.time()
+    keep_freed_memory()
 
     def stop(number: int) -> None:
         for run in runs:
