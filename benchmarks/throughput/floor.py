@@ -1,0 +1,94 @@
+"""The GEMM floor: only the matrix products that an update needs, with nothing in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from passes import Pass, passes_of
+from protocol import Meter, Spec
+from torch import Tensor
+
+TRIALS = 5
+
+
+@dataclass(frozen=True)
+class Product:
+    """left @ right into out."""
+
+    left: Tensor
+    right: Tensor
+    out: Tensor
+
+    def run(self) -> None:
+        (torch.mm if self.left.dim() == 2 else torch.bmm)(self.left, self.right, out=self.out)
+
+
+def fastest(product: Product) -> list[Product]:
+    """An ensemble's product as one batched call or member by member: a floor takes what is faster here.
+
+    Batched products with a single column, such as a critic's output, are slow in some libraries.
+    """
+    if product.left.dim() == 2:
+        return [product]
+    members = [Product(*parts) for parts in zip(product.left, product.right, product.out, strict=True)]
+    return min([product], members, key=best_time)
+
+
+def best_time(products: Sequence[Product]) -> float:
+    times = []
+    for _ in range(TRIALS):
+        start = time.perf_counter()
+        for product in products:
+            product.run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def products_of(step: Pass) -> Iterator[Product]:
+    """Forward, then the gradients of the weights and, where it must flow on, of the inputs."""
+    lead = () if step.members == 1 else (step.members,)
+    layers = list(pairwise(step.sizes))
+    weights = [torch.randn(*lead, a, b) for a, b in layers]
+    values = [torch.randn(*lead, step.rows, size) for size in step.sizes]
+    for index, weight in enumerate(weights):
+        yield Product(values[index], weight, values[index + 1])
+    if not step.trained and not step.wanted_inputs:
+        return
+    gradients = [torch.randn(*lead, step.rows, size) for size in step.sizes]
+    for index in reversed(range(len(layers))):
+        if step.trained:
+            yield Product(values[index].mT, gradients[index + 1], torch.empty_like(weights[index]))
+        if index:
+            yield Product(gradients[index + 1], weights[index].mT, gradients[index])
+        elif step.wanted_inputs:
+            wanted = weights[0][..., -step.wanted_inputs :, :].mT
+            out = torch.empty(*lead, step.rows, step.wanted_inputs)
+            yield Product(gradients[1], wanted, out)
+
+
+def updates(spec: Spec) -> None:
+    torch.set_num_threads(spec.threads)
+    passes = passes_of(spec)
+    unit = max(step.every for step in passes)
+    products = [
+        chosen
+        for update in range(unit)
+        for step in passes
+        if update % step.every == 0
+        for product in products_of(step)
+        for chosen in fastest(product)
+    ]
+
+    def update() -> None:
+        for product in products:
+            product.run()
+
+    with torch.inference_mode():
+        Meter(unit=unit).repeat(update)
+
+
+KINDS = {"update": updates}
