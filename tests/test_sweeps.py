@@ -17,8 +17,8 @@ from rl_training.cli import main
 from rl_training.errors import ConfigError, RunFailed
 from rl_training.experiment.checkpointing import load_checkpoint
 from rl_training.experiment.logging import read_metrics
-from rl_training.experiment.runs import create_run_dir, write_json_atomic
-from rl_training.experiment.sweep_config import SweepConfig, directory_name, expand, load_sweep_config
+from rl_training.experiment.runs import create_run_dir, directory_name, write_json_atomic
+from rl_training.experiment.sweep_config import SweepConfig, expand, load_sweep_config
 from rl_training.experiment.sweeps.claims import claim
 from rl_training.experiment.sweeps.local import run_local
 from rl_training.experiment.sweeps.plan import Task, plan_sweep, store_groups
@@ -119,9 +119,12 @@ def test_a_missing_file_names_the_packaged_sweeps() -> None:
         load_sweep_config("pendlum")
 
 
-@pytest.mark.parametrize("name", ["a/b c", "ALE/Pong-v5", "..x--", "ünï=1"])
-def test_names_follow_the_rule_of_run_directories(tmp_path: Path, name: str) -> None:
-    assert create_run_dir(tmp_path, name).name == directory_name(name)
+@pytest.mark.parametrize(
+    ("name", "directory"),
+    [("a/b c", "a-b-c"), ("ALE/Pong-v5", "ALE-Pong-v5"), ("..x--", "x"), ("ünï=1", "n-=1"), ("/", "run")],
+)
+def test_names_follow_the_rule_of_run_directories(tmp_path: Path, name: str, directory: str) -> None:
+    assert create_run_dir(tmp_path, name).name == directory_name(name) == directory
 
 
 def test_groups_are_kept_when_seeds_are_added(tmp_path: Path) -> None:

@@ -28,10 +28,8 @@ def create_run_dir(output_dir: str | Path, name: str, suffix: str | None = None)
     """Create `<output_dir>/<name>[-<suffix>]` with an empty `checkpoints` folder.
 
     A name that is taken gets a number, `-2` and so on; two processes that start at once get different ones.
-    Characters that a path cannot hold everywhere, such as the `/` of some environment ids, become `-`.
     """
-    parts = [name] if suffix is None else [name, suffix]
-    stem = re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join(parts)).strip("-.") or "run"
+    stem = directory_name(name) if suffix is None else directory_name(name, suffix)
     parent = Path(output_dir).expanduser()
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -47,6 +45,14 @@ def create_run_dir(output_dir: str | Path, name: str, suffix: str | None = None)
             f"output_dir {output_dir} cannot be written: {reason(problem)}; name a directory you can write to"
         ) from problem
     return run_dir
+
+
+def directory_name(*parts: str) -> str:
+    """The parts as one name of a directory on every system.
+
+    Characters that a path cannot hold everywhere, such as the `/` of some environment ids, become `-`.
+    """
+    return re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join(parts)).strip("-.") or "run"
 
 
 def write_text_atomic(path: str | Path, text: str) -> None:

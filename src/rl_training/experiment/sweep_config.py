@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from importlib.resources import files
@@ -15,6 +14,7 @@ from pydantic import field_validator
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import ConfigModel, TrainConfig, load_config, parse_config, setting
+from rl_training.experiment.runs import directory_name
 from rl_training.experiment.wording import did_you_mean, shown
 from rl_training.experiment.yaml_text import parse_yaml
 
@@ -107,11 +107,6 @@ def apply_overrides(base: str | Mapping[str, Any], overrides: Mapping[str, Any])
                 raise ConfigError(f"{key} cannot be set: {name} is not a mapping, got {shown(level)}")
         level[names[-1]] = deepcopy(value)
     return values
-
-
-def directory_name(*parts: str) -> str:
-    """A name that is a directory on every system; the same rule as that of `create_run_dir`."""
-    return re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join(parts)).strip("-.") or "run"
 
 
 def _combinations(sweep: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:

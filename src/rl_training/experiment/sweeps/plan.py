@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, parse_config
-from rl_training.experiment.runs import write_json_atomic
-from rl_training.experiment.sweep_config import SweepConfig, directory_name, expand
+from rl_training.experiment.runs import directory_name, write_json_atomic
+from rl_training.experiment.sweep_config import SweepConfig, expand
 from rl_training.runtime.recipe import run_name
 
 SMALL_LAYER = 64

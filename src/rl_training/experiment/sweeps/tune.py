@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.config import TrainConfig, config_to_yaml, parse_config
-from rl_training.experiment.runs import write_text_atomic
-from rl_training.experiment.sweep_config import apply_overrides, directory_name
+from rl_training.experiment.runs import directory_name, write_text_atomic
+from rl_training.experiment.sweep_config import apply_overrides
 from rl_training.experiment.sweeps.claims import claim
 from rl_training.experiment.sweeps.local import become_worker, run_local
 from rl_training.experiment.sweeps.plan import SweepRun, Task
