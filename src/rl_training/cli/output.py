@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from rl_training.experiment.runs import plain_json
 
 _WIDTH_OF_A_FILE = 160  # a pipe has no width of its own; the usual 80 would break every sentence
 
@@ -29,14 +30,4 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, title: 
 
 def print_json(value: Any) -> None:
     """Print as JSON that any parser reads: a number that is not finite becomes null."""
-    print(json.dumps(_finite(value), indent=2 if isinstance(value, Mapping) else None))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    print(json.dumps(plain_json(value), indent=2 if isinstance(value, Mapping) else None))
