@@ -143,7 +143,7 @@ def test_mistakes_in_a_list_of_configs_name_the_entry() -> None:
     assert Mix.build({"parts": [{"weight": 2}]}).parts == (Part(weight=2.0),)
     assert [row.name for row in describe_fields(Mix)] == ["sources", "parts", "parts.weight"]
     assert mistakes({"sources": ["her"]}, Mix) == [
-        "sources must be a list of 'here', 'there', 'away', got ['her']"
+        "sources must be a list of 'here', 'there', 'away', got ['her'] (did you mean 'here'?)"
     ]
 
 

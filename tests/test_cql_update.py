@@ -438,6 +438,11 @@ def test_policy_stays_in_the_data_where_sac_extrapolates() -> None:
         ({"action_sources": ()}, "action_sources must name at least one source, each once, got []"),
         ({"action_sources": ("next", "next")}, "got ['next', 'next']"),
         (
+            {"action_sources": ["next", "unifrom"]},
+            "action_sources must be a list of 'uniform', 'next', 'current', got ['next', 'unifrom'] "
+            "(did you mean 'uniform'?)",
+        ),
+        (
             {"clip_diff_min": 2.0, "clip_diff_max": 1.0},
             "clip_diff_min must be <= clip_diff_max (1.0), got 2.0",
         ),

@@ -71,8 +71,11 @@ def _own_rule(name: str, detail: ErrorDetails) -> list[str]:
 
 def _wrong_type(name: str, field: FieldInfo, value: Any) -> str:
     rule, hint = rule_text(field.annotation), ""
-    if isinstance(value, str):
-        hint = did_you_mean(value, literal_choices(field.annotation))
+    choices = literal_choices(field.annotation)
+    words = value if isinstance(value, list | tuple) else [value]
+    wrong = next((word for word in words if isinstance(word, str) and word not in choices), None)
+    if wrong is not None:
+        hint = did_you_mean(wrong, choices)
     elif isinstance(value, float) and value.is_integer() and "integer" in rule:
         hint = f" (write {int(value)})"  # 1e6 is the usual slip
     return f"{name} must be {rule}, got {shown(value)}{hint}"

@@ -84,10 +84,10 @@ def rule_text(annotation: Any) -> str:
 
 
 def literal_choices(annotation: Any) -> list[str]:
-    """The words a field accepts, for "did you mean"."""
+    """The words a field accepts, alone or in a list, for "did you mean"."""
     if get_origin(annotation) is Literal:
         return [choice for choice in get_args(annotation) if isinstance(choice, str)]
-    if get_origin(annotation) in (Union, UnionType):
+    if get_origin(annotation) in (Union, UnionType, tuple):
         return [choice for part in get_args(annotation) for choice in literal_choices(part)]
     return []
 
