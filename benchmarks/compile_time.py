@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from subjects import ALGORITHMS, Batch, cpu_seconds, make_batch, make_learner, markdown_table, updater
+from subjects import (
+    ALGORITHMS,
+    Batch,
+    cpu_seconds,
+    make_batch,
+    make_learner,
+    markdown_table,
+    prepare,
+    updater,
+)
 
 from rl_training.algorithms.learner import Learner
 
@@ -63,7 +72,7 @@ def difference(eager: Learner, compiled: Learner) -> float:
 
 def measure(algo: str, width: int, batch_size: int, seconds: float) -> dict[str, Any]:
     """One process's part: compile, and where `seconds` are given, compare and time."""
-    torch.set_num_threads(1)
+    prepare()
     batches = [make_batch(batch_size, seed) for seed in range(COMPARED_UPDATES)]
     compiled = make_learner(algo, width)
     compiled.compile()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from subjects import ACTION_DIM, OBS_DIM, cpu_seconds, make_batch, make_learner, updater
+from subjects import ACTION_DIM, OBS_DIM, cpu_seconds, make_batch, make_learner, prepare, updater
 
 from rl_training.algorithms.learner import Learner
 from rl_training.data.offline_dataset import TransitionDataset
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("cost_growth.json"))
     parser.add_argument("--plot", type=Path, default=Path("cost_growth.png"))
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    prepare()
     found = json.loads(options.json.read_text()) if options.json.exists() else {}
     for name in options.panel:
         points = found.setdefault(name, {})

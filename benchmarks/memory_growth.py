@@ -14,15 +14,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
-from subjects import ALGORITHMS, make_batch, make_learner, markdown_table, resident_mebibytes
+from subjects import ALGORITHMS, make_batch, make_learner, markdown_table, prepare, resident_mebibytes
 
 SAMPLES = 10
 
 
 def samples(algo: str, mode: str, updates: int, width: int, batch_size: int) -> list[float]:
     """Resident MiB after each tenth of the updates."""
-    torch.set_num_threads(1)
+    prepare()
     learner = make_learner(algo, width)
     if mode == "compiled":
         learner.compile()

@@ -14,12 +14,19 @@ from torch import Tensor
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import stack_learners
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
+from rl_training.runtime.memory import keep_freed_memory
 from rl_training.spaces import Spaces
 
 OBS_DIM, ACTION_DIM = 17, 6
 ALGORITHMS = algorithm_names()
 
 Batch = dict[str, Tensor]
+
+
+def prepare() -> None:
+    """One thread, and freed memory kept as a run keeps it."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
 
 
 def make_learner(
