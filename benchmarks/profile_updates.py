@@ -50,46 +50,12 @@ PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 GUARDS = "TorchDynamo Cache Lookup"
 OPTIMISER = {"_fused_adam_", "_foreach_lerp_", "lerp_"}
 NOISE = {"normal_", "uniform_", "randn", "rand"}
-HOST = set(
-    [
-        "view",
-        "reshape",
-        "_unsafe_view",
-        "_reshape_alias",
-        "t",
-        "transpose",
-        "permute",
-        "expand",
-        "slice",
-        "select",
-        "narrow",
-        "unsqueeze",
-        "squeeze",
-        "as_strided",
-        "alias",
-        "detach",
-        "detach_",
-        "empty",
-        "empty_strided",
-        "empty_like",
-        "resize_",
-        "unbind",
-        "split",
-        "chunk",
-        "linear",
-        "matmul",
-        "to",
-        "_to_copy",
-        "contiguous",
-        "lift_fresh",
-        "item",
-        "_local_scalar_dense",
-        "zeros",
-        "zeros_like",
-        "ones_like",
-        "resolve_conj",
-    ]
-)
+BOOKKEEPING = """
+view reshape _unsafe_view _reshape_alias t transpose permute expand slice select narrow unsqueeze squeeze
+as_strided alias detach detach_ resolve_conj empty empty_strided empty_like resize_ zeros zeros_like ones_like
+unbind split chunk linear matmul to _to_copy contiguous lift_fresh item _local_scalar_dense
+"""
+HOST = set(BOOKKEEPING.split())
 CATEGORIES = (
     "matrix products",
     "pointwise, reductions",
