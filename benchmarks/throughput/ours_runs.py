@@ -63,8 +63,10 @@ def offline_run(spec: Spec) -> None:
         next_obs=rng.standard_normal((ROWS, OBS_DIM)).astype(np.float32),
         dones=(rng.random(ROWS) < 0.01).astype(np.float32),
     )
+    bounds = {"action_low": [-1.0] * ACTION_DIM, "action_high": [1.0] * ACTION_DIM}
     train = get_algorithm_spec(spec.algo).train_fn
-    train(make_config(spec), dataset=dataset, callbacks=[StepMeter(Meter(unit=2))], quiet=True)
+    callbacks = [StepMeter(Meter(unit=2))]
+    train(make_config(spec, algo_kwargs=bounds), dataset=dataset, callbacks=callbacks, quiet=True)
 
 
 def online_run(spec: Spec) -> None:
