@@ -81,6 +81,16 @@ def test_a_changed_batch_is_noticed_as_another_graph(fresh_compiler: None) -> No
     assert graphs() == 2
 
 
+def test_learners_of_one_process_do_not_share_a_limit(fresh_compiler: None) -> None:
+    """Dynamo gives up on code that was traced too often; a loop over many learners is not such code."""
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for width in (8, 16, 24):
+            learner = BC(checks.model(MLPSACModel, hidden_sizes=(width,)))
+            learner.compile(backend="aot_eager")
+            learner.update(checks.random_batch(0), global_step=0)
+    assert graphs() == 3
+
+
 MEMORY = """
 import gc, json, os, sys
 import torch
