@@ -3,11 +3,11 @@
     python benchmarks/profile_updates.py [--algo sac iql] [--mode eager compiled] [--plot profile.png]
 
 How: the CPU time of an update is measured without a profiler. Under torch.profiler, the self time of each
-operation counts for its category by the operation's name; an operation's time is its lower decile over
-the updates, because the profiler reads the wall clock and other processes interrupt. Generated kernels are
-profiled too (`cpp.enable_kernel_profile`); one that fuses the optimiser with the end of a gradient counts as
-optimiser. Drawing noise and sampling a batch (from 100,000 rows) are timed by themselves. What no operation
-accounts for is the host: Python, autograd's bookkeeping, dispatch, views, allocation, launching kernels.
+operation counts for its category by the operation's name. Both are lower deciles over the updates, because
+the profiler reads the wall clock and other processes interrupt. Generated kernels are profiled too
+(`cpp.enable_kernel_profile`); one that fuses the optimiser with the end of a gradient counts as optimiser.
+Drawing noise and sampling a batch (from 100,000 rows) are timed by themselves. What no operation accounts
+for is the host: Python, autograd's bookkeeping, dispatch, views, allocation, launching kernels.
 "Guards" are compiled code's checks that it still fits. Measure on a quiet machine.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -82,6 +83,21 @@ def category(name: str) -> str | None:
     return None
 
 
+def usual(values: list[float]) -> float:
+    """The sum of so many like durations without interruptions."""
+    return float(np.quantile(values, 0.1)) * len(values)
+
+
+def update_time(learner: Learner, batch: Batch) -> float:
+    """CPU microseconds of an update, averaged over the stages as they come."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    for step in range(2 * UPDATES):
+        stage, start = learner.stage(), time.process_time()
+        learner.update(batch, global_step=step)
+        spent[stage].append(time.process_time() - start)
+    return 1e6 * sum(usual(values) for values in spent.values()) / (2 * UPDATES)
+
+
 def operation_times(learner: Learner, batch: Batch) -> Counter[tuple[str, str]]:
     """(category, operation) -> microseconds per update, averaged over the stages as they come."""
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
@@ -101,11 +117,11 @@ def operation_times(learner: Learner, batch: Batch) -> Counter[tuple[str, str]]:
             durations[marks[index].name, event.name, nth].append(event.self_cpu_time_total)
     times: Counter[tuple[str, str]] = Counter()
     for (_, name, _), values in durations.items():
-        times[str(category(name)), name] += float(np.quantile(values, 0.1)) * len(values) / UPDATES
+        times[str(category(name)), name] += usual(values) / UPDATES
     return times
 
 
-def side_costs(learner: Learner, batch_size: int, seconds: float) -> dict[str, float]:
+def side_costs(learner: Learner, batch_size: int) -> dict[str, float]:
     """Microseconds of an update's noise and of its batch."""
     shapes = learner.noise_shapes(batch_size)
     sizes = {kind: size for kind in ("normal", "uniform") if (size := flat_size(shapes, kind))}
@@ -122,11 +138,11 @@ def side_costs(learner: Learner, batch_size: int, seconds: float) -> dict[str, f
         for _ in range(count):
             loop.sample(dataset)
 
-    times = cpu_seconds({"noise": noise, "sampling": sampling}, seconds)
+    times = cpu_seconds({"noise": noise, "sampling": sampling}, seconds=0.3)
     return {name: 1e6 * value for name, value in times.items()}
 
 
-def measure(algo: str, mode: str, width: int, batch_size: int, seconds: float) -> dict[str, Any]:
+def measure(algo: str, mode: str, width: int, batch_size: int) -> dict[str, Any]:
     """Microseconds per category and update, and the longest operations."""
     torch._dynamo.reset()
     learner, batch = make_learner(algo, width), make_batch(batch_size)
@@ -134,9 +150,9 @@ def measure(algo: str, mode: str, width: int, batch_size: int, seconds: float) -
         torch._inductor.config.cpp.enable_kernel_profile = True
         learner.compile()
     updater(learner, batch)(UPDATES)
-    total = 1e6 * cpu_seconds({mode: updater(learner, batch)}, seconds)[mode]
+    total = update_time(learner, batch)
     operations = operation_times(learner, batch)
-    parts = dict.fromkeys(CATEGORIES, 0.0) | side_costs(learner, batch_size, 0.2 * seconds)
+    parts = dict.fromkeys(CATEGORIES, 0.0) | side_costs(learner, batch_size)
     for (kind, _), value in operations.items():
         parts[kind] += value
     in_update = sum(parts.values()) - parts["sampling"]
@@ -194,7 +210,6 @@ def main() -> None:
     parser.add_argument("--mode", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=3.0, help="CPU time for each timing")
     parser.add_argument("--json", type=Path, help="results, added to those that the file has already")
     parser.add_argument("--plot", type=Path, help="stacked bars")
     options = parser.parse_args()
@@ -203,8 +218,7 @@ def main() -> None:
     for algo in options.algo:
         for mode in options.mode:
             if mode not in found.setdefault(algo, {}):
-                sizes = options.width, options.batch_size, options.seconds
-                found[algo][mode] = measure(algo, mode, *sizes)
+                found[algo][mode] = measure(algo, mode, options.width, options.batch_size)
                 print(algo, mode, json.dumps(found[algo][mode]), file=sys.stderr, flush=True)
             if options.json:
                 options.json.write_text(json.dumps(found, indent=2))
