@@ -32,15 +32,30 @@ def install(folder: Path) -> None:
     a CPU build of torch saves gigabytes.
     """
     python = folder / "bin" / "python"
+    if is_complete(python):
+        return
     if not python.exists():
         print(f"creating {folder}", flush=True)
         subprocess.run([sys.executable, str(CREATE_VENV), str(folder)], check=True)
     if pip(python, "-r", str(REQUIREMENTS)):
         return
     print("the peers do not install together; trying them one by one", flush=True)
-    for line in REQUIREMENTS.read_text().splitlines():
-        if line and not line.startswith("#") and not pip(python, line):
+    for line in pinned():
+        if not pip(python, line):
             print(f"  {line}: not installed", flush=True)
+
+
+def pinned() -> list[str]:
+    """`name==version` of every requirement."""
+    lines = REQUIREMENTS.read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def is_complete(python: Path) -> bool:
+    """Whether everything is there already, in the pinned versions; builds (`+cpu`) do not matter."""
+    wanted = dict(line.split("==") for line in pinned())
+    found = versions(python, list(wanted))
+    return all(found.get(name, "").partition("+")[0] == version for name, version in wanted.items())
 
 
 def pip(python: Path, *arguments: str) -> bool:
