@@ -17,7 +17,7 @@ BARS = {
     "sbx": ("sbx (JAX)", "#b0568f"),
     "axiomrl": ("axiomrl", "#a0a0a0"),
 }
-WIDTH = 0.16
+WIDTH = 0.15
 
 
 def draw(results: Results, file: Path) -> None:
@@ -26,7 +26,7 @@ def draw(results: Results, file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(13, 5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(15, 5), layout="constrained")
     named: set[str] = set()
     for place, algo in enumerate(ALGORITHMS):
         shares = shares_of(results, Cell("update", algo, HIDDEN, THREADS))
@@ -42,7 +42,7 @@ def draw(results: Results, file: Path) -> None:
                 linewidth=0.5,
                 label=None if label in named else label,
             )
-            axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
+            axes.bar_label(bars, fmt="%.2f", fontsize=6.5, padding=2)
             named.add(label)
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
     axes.text(-0.45, 1.01, "matrix products alone", fontsize=8, va="bottom")

@@ -42,8 +42,12 @@ def measure(cell: Cell, pythons: dict[str, Path], missing: dict[str, str], effor
         counts = get_ready(started, cell, effort, cores, results)
         rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
         for _ in range(min(effort.rounds, 3) if cell.kind == "run" else effort.rounds):
-            for name, count in counts.items():
-                rounds[name].append(started[name].ask(count))
+            for name in list(rounds):
+                try:
+                    rounds[name].append(started[name].ask(counts[name]))
+                except WorkerFailed as problem:
+                    results[name] = {"error": f"failed: {problem}"}
+                    del rounds[name]
     results |= {name: summary(answers) for name, answers in rounds.items()}
     return {
         "cell": asdict(cell),

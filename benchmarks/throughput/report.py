@@ -8,8 +8,17 @@ from typing import Any
 from cells import ENVIRONMENTS, HIDDEN_SIZES, STACK_HIDDEN, THREADS, WHOLE_RUNS, Cell
 from peers import ALGORITHMS, COMPARISONS, JAX_PEERS, STEP_PEERS, TORCH_PEERS
 from results import Results, Speed, quotient
-from stand_ins import CORL, JAX_CORL
 from targets import Row, evaluate
+from wording import (
+    ABSOLUTE_TEXT,
+    CLOCKS,
+    INTRODUCTION,
+    RUN_TEXT,
+    STACK_TEXT,
+    STAND_IN_TEXT,
+    STEPS_TEXT,
+    TARGETS_TEXT,
+)
 
 CONDITIONS = [(hidden, threads) for threads in THREADS for hidden in HIDDEN_SIZES]
 COLUMNS = ("floor", "compiled", "eager", *TORCH_PEERS, *JAX_PEERS)
@@ -37,37 +46,6 @@ def write_report(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-INTRODUCTION = (
-    "Time per update against other libraries and against the bare matrix products (the GEMM floor). Batch "
-    "256, observation 17, action 6, two hidden layers with ReLU; every library gets batches that are already "
-    "in memory in its own form. Candidates of a cell run in turn; a number is the median of the rounds."
-)
-CLOCKS = (
-    "With one thread, processor time is compared and every worker is pinned to one core. With two threads, "
-    "wall time is: threads that wait for work by spinning count as processor time."
-)
-TARGETS_TEXT = (
-    "256 × 256, one thread, unless said otherwise. A stand-in is a speed relative to d3rlpy 2.8.1 that was "
-    "measured before, times d3rlpy's speed here (see “What was compared”)."
-)
-STEPS_TEXT = "One environment, one update per step, 256 × 256, one thread; ours compiled = 1."
-STACK_TEXT = (
-    "8 seeds as one batched update against 8 updates of single learners, 64 × 64, batch 64, one thread."
-)
-RUN_TEXT = (
-    "Time that sampling, loop and logging (default interval, no evaluation, no checkpoint) add to bare "
-    "compiled updates, 256 × 256, one thread."
-)
-ABSOLUTE_TEXT = (
-    "In brackets: another loss, listed but not counted. Dash: the peer does not have the algorithm."
-)
-STAND_IN_TEXT = (
-    "CORL and JAX-CORL are not packages; their speed relative to d3rlpy 2.8.1 stands in, 256 × 256 and one "
-    f"thread. CORL: {', '.join(f'{algo} {ratio:.2f}' for algo, ratio in CORL.items())}. "
-    f"JAX-CORL: {', '.join(f'{algo} {ratio:.2f}' for algo, ratio in JAX_CORL.items())}."
-)
-
-
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -83,20 +61,26 @@ def target_table(rows: Sequence[Row]) -> str:
         value = number(row.value, "{:.1%}" if percent else "{:.2f}")
         bound = f"≤ {row.bound:.0%}" if percent else f"≥ {row.bound:.2f}"
         verdict = {True: "met", False: "**missed**", None: "not measured"}[row.met]
-        return [row.target, row.algo, row.against, value, bound, verdict]
+        return [row.target, row.algo, row.against, value, bound, verdict, number(row.limit)]
 
     met = sum(row.met is True for row in rows)
     missed = sum(row.met is False for row in rows)
-    header = ["what", "algorithm", "against", "ratio", "target", ""]
+    header = ["what", "algorithm", "against", "ratio", "target", "", "at the floor"]
     counts = f"{met} met, {missed} missed, {len(rows) - met - missed} not measured."
     return f"{counts}\n\n{table(header, map(cells, rows))}"
 
 
 def ratio_section(results: Results, hidden: int, threads: int) -> list[str]:
+    if not measured(results, hidden, threads):
+        return []
     header = ["algorithm", "fastest PyTorch peer", "compiled ×", "eager ×", "fastest JAX peer", "compiled ×"]
     header += ["compiled, share of floor", "eager, share of floor"]
     rows = [ratio_row(results, Cell("update", algo, hidden, threads)) for algo in ALGORITHMS]
     return [f"### {title(hidden, threads)}", table(header, rows)]
+
+
+def measured(results: Results, hidden: int, threads: int) -> bool:
+    return any(results.candidates(Cell("update", algo, hidden, threads)) for algo in ALGORITHMS)
 
 
 def ratio_row(results: Results, cell: Cell) -> list[str]:
@@ -128,6 +112,8 @@ def value_of(speed: Speed | None) -> float | None:
 
 
 def absolute_section(results: Results, hidden: int, threads: int) -> list[str]:
+    if not measured(results, hidden, threads):
+        return []
     rows = []
     for algo in ALGORITHMS:
         cell = Cell("update", algo, hidden, threads)

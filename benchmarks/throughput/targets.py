@@ -23,6 +23,8 @@ class Row:
     value: float | None
     bound: float
     at_most: bool = False
+    limit: float | None = None
+    """What the ratio would be if an update cost its matrix products alone, with this machine's torch."""
 
     @property
     def met(self) -> bool | None:
@@ -52,17 +54,19 @@ def update_rows(results: Results, cell: Cell) -> list[Row]:
     """Everything that is asked of one algorithm's bare updates."""
     hard = cell.algo in CONSERVATIVE
     compiled, eager = results.speed(cell, "compiled"), results.speed(cell, "eager")
+    floor = results.speed(cell, "floor")
     torch_peer = results.fastest_torch_peer(cell)
 
     def row(target: str, speed: float | None, other: Speed | None, name: str, bound: float) -> Row:
-        value = quotient(speed, None if other is None else other.value)
-        return Row(target, cell.algo, name if other is None else other.name, value, bound)
+        if other is None:
+            return Row(target, cell.algo, name, None, bound)
+        limit = quotient(floor, other.value)
+        return Row(target, cell.algo, other.name, quotient(speed, other.value), bound, limit=limit)
 
     rows = [
         row("compiled, fastest PyTorch peer", compiled, torch_peer, "no peer", 1.3 if hard else 1.8),
         row("eager, fastest PyTorch peer", eager, torch_peer, "no peer", 1.0 if hard else 1.2),
     ]
-    floor = results.speed(cell, "floor")
     share = None if floor is None else Speed("floor", floor)
     rows.append(row("compiled, share of the GEMM floor", compiled, share, "floor", 0.50 if hard else 0.55))
     if cell.algo in JAX_CORL:
