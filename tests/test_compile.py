@@ -91,6 +91,23 @@ def test_learners_of_one_process_do_not_share_a_limit(fresh_compiler: None) -> N
     assert graphs() == 3
 
 
+def test_learners_of_one_process_keep_their_own_graphs(fresh_compiler: None) -> None:
+    """Of equal shapes and classes, updated in turn: each has its own weights and settings."""
+    pairs = []
+    for seed, gamma in ((0, 0.9), (1, 0.5)):
+        eager, compiled = (
+            SAC(checks.model(MLPSACModel, seed, hidden_sizes=(16,)), seed=seed, gamma=gamma) for _ in range(2)
+        )
+        compiled.compile(backend="aot_eager")
+        pairs.append((eager, compiled))
+    for step in range(4):
+        for learner in (learner for pair in pairs for learner in pair):
+            learner.update(checks.random_batch(step), global_step=step)
+    for eager, compiled in pairs:
+        assert checks.difference(eager, compiled) < 1e-3
+    assert checks.difference(pairs[0][1], pairs[1][1]) > 1e-2
+
+
 MEMORY = """
 import gc, json, os, sys
 import torch

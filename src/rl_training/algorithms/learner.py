@@ -70,7 +70,7 @@ class Learner(ABC):
         }
         self.last_metrics: dict[str, Tensor] = {}
         self._checked_shapes: tuple[Any, ...] = ()
-        self._steps: dict[str, Callable[..., Losses]] = {}
+        self._steps: dict[tuple[Any, ...], Callable[..., Losses]] = {}
         self._compiler: Callable[[Callable[..., Losses]], Callable[..., Losses]] | None = None
         self.setup()
 
@@ -140,9 +140,10 @@ class Learner(ABC):
             if (count := flat_size(shapes, kind))
         }
         stage = self.stage()
-        if stage not in self._steps:
-            self._steps[stage] = self._build_step(stage)
-        metrics = self._steps[stage](dict(batch), flat)
+        key = (stage, self._checked_shapes)
+        if key not in self._steps:
+            self._steps[key] = self._build_step(stage)
+        metrics = self._steps[key](dict(batch), flat)
         if self.device.type == "cuda" and self.compiled:
             # The outputs of a captured graph are overwritten by its next replay.
             metrics = {name: value.clone() for name, value in metrics.items()}
@@ -152,15 +153,16 @@ class Learner(ABC):
 
     def compile(self, backend: str = "inductor") -> None:
         """Run every later update as one compiled graph per stage; on CUDA, as a replayed CUDA graph."""
+        options: dict[str, Any] = {"guard_filter_fn": keep_global_guards}
+        if backend == "inductor":
+            on_cuda = self.device.type == "cuda"
+            options |= {"triton.cudagraphs": True} if on_cuda else {"cpp_wrapper": True}
+            if on_cuda:
+                self._fix_addresses()
         # All learners share the code of `_build_step`: each compiles for itself, or the ninth one of a
         # process would run into dynamo's limit on recompilations.
         settings: dict[str, Any] = {"backend": backend, "fullgraph": True, "isolate_recompiles": True}
-        if backend == "inductor":
-            on_cuda = self.device.type == "cuda"
-            settings["options"] = {"triton.cudagraphs": True} if on_cuda else {"cpp_wrapper": True}
-            if on_cuda:
-                self._fix_addresses()
-        self._compiler = lambda step: torch.compile(step, dynamic=False, **settings)
+        self._compiler = lambda step: torch.compile(step, dynamic=False, options=options, **settings)
         self._steps.clear()
 
     def _fix_addresses(self) -> None:
@@ -186,7 +188,7 @@ class Learner(ABC):
 
     def _check(self, batch: Batch) -> None:
         """Fields and shapes, once per new combination of shapes."""
-        shapes = tuple((name, value.shape) for name, value in batch.items())
+        shapes = tuple((name, value.shape, value.dtype) for name, value in batch.items())
         if shapes == self._checked_shapes:
             return
         missing = (STANDARD_FIELDS | self.needs) - batch.keys()
@@ -255,6 +257,17 @@ class Learner(ABC):
         """Whether every weight is a number (asked before a checkpoint is written)."""
         totals = torch.stack([tensor.detach().sum() for tensor in self.tensors().values()])
         return bool(totals.isfinite().all())
+
+
+def keep_global_guards(guards: Sequence[Any]) -> list[bool]:
+    """Which of a graph's assumptions are tested again at every call: torch's global state alone.
+
+    Testing all 700 of them takes a fifth of a small network's update. The others cannot fail: a learner's
+    networks, settings and optimisers stay the objects they are, and batches of other shapes get a graph of
+    their own.
+    """
+    kept = {"GLOBAL_STATE", "GRAD_MODE", "DEFAULT_DEVICE", "DETERMINISTIC_ALGORITHMS", "TORCH_FUNCTION_STATE"}
+    return [guard.guard_type in kept for guard in guards]
 
 
 def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
