@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.layers import MLP, Init, Linear
+from rl_training.models.layers import MLP, Linear
 
 
 class QEnsemble(nn.Module):
@@ -22,23 +22,12 @@ class QEnsemble(nn.Module):
         num_critics: int,
         *,
         outputs: int = 1,
-        init: Init = "default",
-        output_gain: float | None = None,
-        layer_norm: bool = False,
-        generator: torch.Generator | None = None,
+        **network: Any,
     ) -> None:
+        """`network` holds `MLP`'s keywords (init, output_gain, layer_norm, generator)."""
         super().__init__()
         self.obs_dim = obs_dim
-        self.net = MLP(
-            obs_dim + action_dim,
-            hidden_sizes,
-            outputs,
-            (num_critics,),
-            init=init,
-            output_gain=output_gain,
-            layer_norm=layer_norm,
-            generator=generator,
-        )
+        self.net = MLP(obs_dim + action_dim, hidden_sizes, outputs, (num_critics,), **network)
 
     def outputs(self, obs: Tensor, actions: Tensor) -> Tensor:
         """`[*S, B, O]`, `[*S, B, A]` -> `[*S, E, B, outputs]`."""
