@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from rl_training.algorithms.graphs import Step, fix_addresses, graph_compiler
 from rl_training.algorithms.optim import Adam, polyak
 from rl_training.algorithms.results import Metrics, UpdateResult
 from rl_training.errors import ConfigError
@@ -70,8 +71,8 @@ class Learner(ABC):
         }
         self.last_metrics: dict[str, Tensor] = {}
         self._checked_shapes: tuple[Any, ...] = ()
-        self._steps: dict[tuple[Any, ...], Callable[..., Losses]] = {}
-        self._compiler: Callable[[Callable[..., Losses]], Callable[..., Losses]] | None = None
+        self._steps: dict[tuple[Any, ...], Step] = {}
+        self._compiler: Callable[[Step], Step] | None = None
         self.setup()
 
     # ---- what an algorithm writes
@@ -152,39 +153,23 @@ class Learner(ABC):
         return UpdateResult(1, Metrics(self.last_metrics))
 
     def compile(self, backend: str = "inductor") -> None:
-        """Run every later update as one compiled graph per stage; on CUDA, as a replayed CUDA graph."""
-        options: dict[str, Any] = {"guard_filter_fn": keep_global_guards}
-        if backend == "inductor":
-            on_cuda = self.device.type == "cuda"
-            options |= {"triton.cudagraphs": True} if on_cuda else {"cpp_wrapper": True}
-            if on_cuda:
-                self._fix_addresses()
-        # All learners share the code of `_build_step`: each compiles for itself, or the ninth one of a
-        # process would run into dynamo's limit on recompilations.
-        settings: dict[str, Any] = {"backend": backend, "fullgraph": True, "isolate_recompiles": True}
-        self._compiler = lambda step: torch.compile(step, dynamic=False, options=options, **settings)
+        """Run every later update as one compiled graph per stage."""
+        if self.device.type == "cuda":
+            scalars = [each for o in self.optimizers.values() for each in (o.learning_rate, o.step_count)]
+            fix_addresses([*self.tensors().values(), *scalars])
+        self._compiler = graph_compiler(backend, self.device)
         self._steps.clear()
-
-    def _fix_addresses(self) -> None:
-        """CUDA graphs may write to a tensor in place only where its address is promised to stay."""
-        scalars = [each for o in self.optimizers.values() for each in (o.learning_rate, o.step_count)]
-        for tensor in (*self.tensors().values(), *scalars):
-            torch._dynamo.mark_static_address(tensor)
 
     @property
     def compiled(self) -> bool:
         return self._compiler is not None
 
-    def _build_step(self, stage: str) -> Callable[..., Losses]:
+    def _build_step(self, stage: str) -> Step:
         def run(batch: dict[str, Tensor], flat: dict[str, Tensor]) -> Losses:
             noise = unpack_noise(flat, self.noise_shapes(batch["obs"].shape[-2]))
             return self.step(batch, noise, stage)
 
-        if self._compiler is None:
-            return run
-        # Gradients are taken inside the graph; dynamo traces autograd.grad only with this switch.
-        torch._dynamo.config.trace_autograd_ops = True
-        return self._compiler(run)
+        return run if self._compiler is None else self._compiler(run)
 
     def _check(self, batch: Batch) -> None:
         """Fields and shapes, once per new combination of shapes."""
@@ -257,17 +242,6 @@ class Learner(ABC):
         """Whether every weight is a number (asked before a checkpoint is written)."""
         totals = torch.stack([tensor.detach().sum() for tensor in self.tensors().values()])
         return bool(totals.isfinite().all())
-
-
-def keep_global_guards(guards: Sequence[Any]) -> list[bool]:
-    """Which of a graph's assumptions are tested again at every call: torch's global state alone.
-
-    Testing all 700 of them takes a fifth of a small network's update. The others cannot fail: a learner's
-    networks, settings and optimisers stay the objects they are, and batches of other shapes get a graph of
-    their own.
-    """
-    kept = {"GLOBAL_STATE", "GRAD_MODE", "DEFAULT_DEVICE", "DETERMINISTIC_ALGORITHMS", "TORCH_FUNCTION_STATE"}
-    return [guard.guard_type in kept for guard in guards]
 
 
 def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
