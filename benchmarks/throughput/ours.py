@@ -11,6 +11,7 @@ from protocol import ACTION_DIM, OBS_DIM, SEEDS, Meter, Spec
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import stack_learners
 from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.runtime.memory import keep_freed_memory
 
 MODEL_KEYWORDS: dict[str, dict[str, Any]] = {
     "awac": {"policy": "tanh_mean"},
@@ -47,6 +48,7 @@ def make_learner(spec: Spec, seed: int = 0) -> Learner:
 def updates(spec: Spec) -> None:
     """`compiled` or `eager`, of one learner; with `-stack` of eight at once."""
     torch.set_num_threads(spec.threads)
+    keep_freed_memory()  # as every run does
     mode, _, stacked = spec.candidate.partition("-")
     if stacked:
         learner = stack_learners([make_learner(spec, seed) for seed in range(SEEDS)])
