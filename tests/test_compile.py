@@ -19,7 +19,7 @@ import learner_checks as checks
 from rl_training.algorithms import BC, IQL, SAC, TD3BC
 from rl_training.algorithms.learner import Learner
 from rl_training.models import MLPIQLModel, MLPSACModel, MLPTD3Model
-from rl_training.runtime.compiling import has_compiler
+from rl_training.runtime import compiling
 from support import tiny_config, train
 
 LEARNERS = {
@@ -50,7 +50,9 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.skipif(not has_compiler(), reason="inductor needs a C++ compiler")
+@pytest.mark.skipif(
+    compiling.missing_for_compiling("cpu") is not None, reason="inductor needs a C++ compiler"
+)
 @pytest.mark.filterwarnings(
     "ignore:.torch.jit.script_method. is deprecated:DeprecationWarning"
 )  # torch's own
@@ -106,6 +108,50 @@ def test_learners_of_one_process_keep_their_own_graphs(fresh_compiler: None) -> 
     for eager, compiled in pairs:
         assert checks.difference(eager, compiled) < 1e-3
     assert checks.difference(pairs[0][1], pairs[1][1]) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("setting", "updates_left", "stored", "expected"),
+    [
+        ("auto", compiling.WORTHWHILE_UPDATES, None, True),
+        ("auto", compiling.WORTHWHILE_UPDATES - 1, None, False),
+        (True, 1, None, True),
+        (False, 10**6, None, False),
+        ("auto", 1, True, True),  # a resumed run keeps its mode: results differ in rounding
+        (True, 10**6, False, False),
+    ],
+)
+def test_who_decides_whether_a_run_is_compiled(
+    setting: str | bool,
+    updates_left: int,
+    stored: bool | None,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiling, "missing_for_compiling", lambda device: None)
+    learner = build("bc")
+    assert compiling.apply_compile(learner, setting, updates_left, stored) is expected
+    assert learner.compiled is expected
+
+
+@pytest.mark.parametrize(
+    ("lacking", "message"),
+    [("compiler", "no C\\+\\+ compiler was found"), ("headers", "the header files of Python were not found")],
+)
+def test_a_run_goes_on_uncompiled_where_it_must(
+    lacking: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler" if lacking == "compiler" else sys.executable)
+    if lacking == "headers":
+        monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    config = tiny_config("bc", tmp_path, algo_kwargs={"compile": True})
+    with pytest.warns(UserWarning, match=f"{message}: updates run uncompiled") as caught:
+        assert train(config).metrics["gradient_steps"] == 40
+    assert len(caught) == 1
+
+
+def test_devices_that_cannot_be_compiled_for() -> None:
+    assert compiling.missing_for_compiling("mps") == "updates cannot be compiled for mps devices"
 
 
 MEMORY = """

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sysconfig
 import warnings
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,16 +25,30 @@ def apply_compile(learner: Learner, setting: Any, updates_left: int, stored: boo
     wanted = bool(setting) if setting != "auto" else updates_left >= WORTHWHILE_UPDATES
     if stored is not None:
         wanted = stored
-    if wanted and learner.device.type == "cpu" and not has_compiler():
-        warnings.warn("no C++ compiler was found: updates run uncompiled, and slower", stacklevel=2)
+    lacking = missing_for_compiling(learner.device.type) if wanted else None
+    if lacking is not None:
+        warnings.warn(f"{lacking}: updates run uncompiled, and slower", stacklevel=2)
         return False
     if wanted:
         learner.compile()
     return wanted
 
 
+def missing_for_compiling(device_type: str) -> str | None:
+    """What torch.compile lacks on this machine, in words; none if it can run."""
+    if device_type == "cpu":
+        if not has_compiler():
+            return "no C++ compiler was found"
+        if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+            return "the header files of Python were not found"
+        return None
+    if device_type == "cuda":
+        return None if find_spec("triton") else "the package triton was not found"
+    return f"updates cannot be compiled for {device_type} devices"
+
+
 def has_compiler() -> bool:
-    """What torch.compile needs on a CPU: the compiler named by CXX, or a usual one."""
+    """The C++ compiler named by CXX, or a usual one."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
     return any(shutil.which(name) for name in names)
 
