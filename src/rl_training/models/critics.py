@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.layers import MLP, Linear
+from rl_training.models.layers import MLP, Linear, affine, product
 
 
 class QEnsemble(nn.Module):
@@ -31,6 +31,10 @@ class QEnsemble(nn.Module):
 
     def outputs(self, obs: Tensor, actions: Tensor) -> Tensor:
         """`[*S, B, O]`, `[*S, B, A]` -> `[*S, E, B, outputs]`."""
+        if actions.requires_grad and self.net.hidden:
+            # Two products, so that the way back computes the gradient of the actions alone.
+            of_state, of_action = self.first_layer(obs, actions)
+            return self.net.from_first(of_state + of_action)
         return self.net(torch.cat([obs, actions], dim=-1).unsqueeze(-3))  # type: ignore[no-any-return]
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -43,12 +47,15 @@ class QEnsemble(nn.Module):
         The observation half of the first layer is computed once per state, not once per action.
         """
         batch, count = actions.shape[-3:-1]
-        first = cast(Linear, self.net.hidden[0] if self.net.hidden else self.net.output)
-        weight, bias = first.weight, first.bias
-        of_state = torch.matmul(obs.unsqueeze(-3), weight[..., : self.obs_dim, :]) + bias
-        of_action = torch.matmul(actions.flatten(-3, -2).unsqueeze(-3), weight[..., self.obs_dim :, :])
+        of_state, of_action = self.first_layer(obs, actions.flatten(-3, -2))
         lead, width = of_action.shape[:-2], of_action.shape[-1]
         hidden = of_action.reshape(*lead, batch, count, width) + of_state.unsqueeze(-2)
         rows = hidden.flatten(-3, -2)
         values = self.net.from_first(rows) if self.net.hidden else rows
         return values.reshape(*lead, batch, count)
+
+    def first_layer(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """What observations (with the bias) and actions add to the first layer; their rows may differ."""
+        first = cast(Linear, self.net.hidden[0] if self.net.hidden else self.net.output)
+        of_state = affine(obs.unsqueeze(-3), first.weight[..., : self.obs_dim, :], first.bias)
+        return of_state, product(actions.unsqueeze(-3), first.weight[..., self.obs_dim :, :])

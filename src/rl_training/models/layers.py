@@ -17,6 +17,9 @@ from torch import Tensor, nn
 
 Init = Literal["default", "xavier", "orthogonal"]
 
+NARROW = 16
+"""Layers of fewer columns are computed transposed, with the long side where BLAS vectorises."""
+
 
 class Linear(nn.Module):
     """y = x @ W + b with W `[*lead, in, out]` and b `[*lead, 1, out]`."""
@@ -44,14 +47,35 @@ class Linear(nn.Module):
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x @ weight + bias, whatever the leading axes; x may lack axes that the weight has."""
-    fuses = torch.compiler.is_compiling()  # a bare product whose bias joins the next kernel is faster
-    if weight.dim() == 2 and x.dim() == 2:
-        return torch.bmm(x[None], weight[None])[0] + bias if fuses else torch.addmm(bias, x, weight)
-    if weight.dim() == 3:
-        members = x.expand(weight.shape[0], *x.shape[-2:])
-        return torch.bmm(members, weight) + bias if fuses else torch.baddbmm(bias, members, weight)
-    return torch.matmul(x, weight) + bias
+    """x @ weight + bias, whatever the leading axes; x may lack axes that the weight has.
+
+    Which product is the fast one depends on the shape (docs/performance.md, "Narrow layers").
+    """
+    width = weight.shape[-1]
+    if width == 1 and weight.dim() > 2:
+        return (x * weight.mT).sum(-1, keepdim=True) + bias
+    if 1 < width < NARROW and weight.dim() == x.dim() == 2:
+        # Contiguous, so that the gradient of the weight is computed the same way round.
+        return torch.mm(weight.mT.contiguous(), x.mT).mT + bias
+    if torch.compiler.is_compiling() or weight.dim() > 3:
+        return product(x, weight) + bias  # compiled, the bias joins the next kernel
+    if weight.dim() == 2:
+        return torch.addmm(bias, x, weight)
+    return torch.baddbmm(bias, x.expand(weight.shape[0], *x.shape[-2:]), weight)
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right with broadcast leading axes, as one library call on memory as it is.
+
+    `matmul` would fold a leading axis of one into the rows and pay with a copy of the result; compiled, `mm`
+    would be replaced by a slower generated product.
+    """
+    if left.dim() == right.dim() == 2:
+        return torch.bmm(left[None], right[None])[0] if torch.compiler.is_compiling() else torch.mm(left, right)
+    if left.dim() == right.dim() == 3:
+        members = max(left.shape[0], right.shape[0])
+        return torch.bmm(left.expand(members, -1, -1), right.expand(members, -1, -1))
+    return torch.matmul(left, right)
 
 
 @torch.no_grad()
