@@ -28,6 +28,27 @@ def test_many_actions_have_the_values_of_one_at_a_time(
     torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_gradients_for_actions_are_those_of_the_joined_input(lead: tuple[int, ...]) -> None:
+    critic = ensemble((8, 6))
+    if lead:
+        for parameter in critic.parameters():
+            parameter.data = parameter.data.expand(*lead, *parameter.shape).clone()
+    generator = torch.Generator().manual_seed(2)
+    obs = torch.randn(*lead, 4, 5, generator=generator, dtype=torch.float64)
+    actions = torch.randn(*lead, 4, 2, generator=generator, dtype=torch.float64)
+    joined = torch.cat([obs, actions], dim=-1).requires_grad_(True)
+    plain = critic.net(joined.unsqueeze(-3)).squeeze(-1)
+    weights = list(critic.parameters())
+    wanted = torch.autograd.grad(plain.square().sum(), [joined, *weights])
+    apart = critic(obs, actions.requires_grad_(True))
+    found = torch.autograd.grad(apart.square().sum(), [actions, *weights])
+    torch.testing.assert_close(apart, plain, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found[0], wanted[0][..., 5:], rtol=1e-12, atol=1e-12)
+    for one, other in zip(found[1:], wanted[1:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
 def test_members_start_apart_and_do_not_depend_on_each_other() -> None:
     critic = ensemble((8, 6))
     obs, actions = torch.ones(1, 5, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)

@@ -68,10 +68,10 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right with broadcast leading axes, as one library call on memory as it is.
 
     `matmul` would fold a leading axis of one into the rows and pay with a copy of the result; compiled, `mm`
-    would be replaced by a slower generated product.
+    and a bias would become `addmm`, which copies the bias first, and not one kernel of bias and activation.
     """
     if left.dim() == right.dim() == 2:
-        return torch.bmm(left[None], right[None])[0] if torch.compiler.is_compiling() else torch.mm(left, right)
+        return torch.bmm(left[None], right[None])[0]
     if left.dim() == right.dim() == 3:
         members = max(left.shape[0], right.shape[0])
         return torch.bmm(left.expand(members, -1, -1), right.expand(members, -1, -1))
