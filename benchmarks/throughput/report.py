@@ -21,6 +21,7 @@ from wording import (
 )
 
 CONDITIONS = [(hidden, threads) for threads in THREADS for hidden in HIDDEN_SIZES]
+CHART = "![Speed of one update as a share of the GEMM floor, by algorithm and library](throughput.png)"
 COLUMNS = ("floor", "compiled", "eager", *TORCH_PEERS, *JAX_PEERS)
 
 
@@ -29,6 +30,7 @@ def write_report(results: Results) -> str:
         "# Throughput",
         INTRODUCTION,
         CLOCKS,
+        CHART,
         "## Targets",
         TARGETS_TEXT,
         target_table(evaluate(results)),
