@@ -38,7 +38,7 @@ def soft_target_atoms(
     leading = atoms.movedim(-1, 0)  # [M, *S, B]: what is per row broadcasts
     values = losses.soft_value(leading, logprobs.expand_as(leading), alpha)
     targets = losses.td_target(rewards.expand_as(leading), dones.expand_as(leading), values, discount)
-    return targets.movedim(0, -1)
+    return targets.movedim(0, -1).contiguous()  # read once per quantile
 
 
 def quantile_huber(quantiles: Tensor, atoms: Tensor, kappa: float) -> Tensor:
@@ -56,8 +56,9 @@ def quantile_huber(quantiles: Tensor, atoms: Tensor, kappa: float) -> Tensor:
         delta = atoms.unsqueeze(-2).unsqueeze(-4) - quantiles.unsqueeze(-1)
         inner = delta.clamp(-kappa, kappa)  # the slope of Huber's function
         level = quantile_levels(quantiles.shape[-1], quantiles).unsqueeze(-1)
-        pull = torch.where(delta < 0, 1.0 - level, level).mul_(inner)
-        value = (pull * delta.sub_(inner, alpha=0.5)).mean((-1, -2, -3, -4))
+        # |tau - 1[delta < 0]| inner, which has the sign of delta, without a comparison
+        pull = (level * inner).addcmul_(1.0 - 2.0 * level, inner.clamp(max=0.0))
+        value = delta.sub_(inner, alpha=0.5).mul_(pull).mean((-1, -2, -3, -4))
         slope = -pull.mean(-1)
     # Adds zero to the value and the slope to its gradient.
     carrier = ((quantiles - quantiles.detach()) * slope).mean((-1, -2, -3))
