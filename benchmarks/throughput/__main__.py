@@ -49,6 +49,7 @@ def arguments() -> argparse.Namespace:
         help="updates, stacked seeds, whole runs, env steps",
     )
     add("--rounds", type=int, default=5, help="times that every candidate of a cell is asked")
+    add("--starts", type=int, default=1, help="processes of every candidate, one after another")
     add("--seconds", type=float, default=0.7, help="length of one answer")
     add("--peers-env", type=Path, default=HERE / ".peers", help="virtual environment of the peers")
     add("--skip-install", action="store_true", help="take the environment of the peers as it is")
@@ -66,7 +67,7 @@ def measure_all(options: argparse.Namespace, folder: Path) -> None:
         print(f"{name}: {reason}", flush=True)
     write_json(folder.parent / "machine.json", machine.describe(peers_env / "bin" / "python"))
     cells = chosen_cells(options.kind, options.algo, options.hidden, options.threads)
-    effort = Effort(options.rounds, options.seconds)
+    effort = Effort(options.rounds, options.seconds, options.starts)
     for number, cell in enumerate(cells, 1):
         file = folder / f"{cell.name}.json"
         if file.exists():

@@ -21,6 +21,8 @@ STEP_FACTOR = 2.0
 class Effort:
     rounds: int
     seconds: float
+    starts: int = 1
+    """Processes of every candidate, one after another: where memory happens to lie makes a few percent."""
 
 
 def measure(cell: Cell, pythons: dict[str, Path], missing: dict[str, str], effort: Effort) -> dict[str, Any]:
@@ -28,32 +30,45 @@ def measure(cell: Cell, pythons: dict[str, Path], missing: dict[str, str], effor
     available = sorted(os.sched_getaffinity(0))
     if len(available) < cell.threads:
         raise SystemExit(f"{cell.threads} threads need as many processor cores, there are {len(available)}")
-    cores = tuple(available[-cell.threads :])
     results: dict[str, Any] = {
         name: {"error": missing[base_name(name)]} for name in cell.candidates if base_name(name) in missing
     }
-    present = [name for name in cell.candidates if name not in results]
-    # Starting up may use every core; nothing is measured meanwhile.
-    places = [
-        (available[index % len(available)],) if cell.threads == 1 else cores for index in range(len(present))
-    ]
-    specs = {name: cell.spec(name, place) for name, place in zip(present, places, strict=True)}
-    with workers(specs, {name: pythons[base_name(name)] for name in present}) as started:
-        counts = get_ready(started, cell, effort, cores, results)
-        rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
-        for _ in range(min(effort.rounds, 3) if cell.kind == "run" else effort.rounds):
-            for name in list(rounds):
-                try:
-                    rounds[name].append(started[name].ask(counts[name]))
-                except WorkerFailed as problem:
-                    results[name] = {"error": f"failed: {problem}"}
-                    del rounds[name]
-    results |= {name: summary(answers) for name, answers in rounds.items()}
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in cell.candidates if name not in results}
+    for _ in range(effort.starts):
+        one_start(cell, pythons, effort, available, answers, results)
+    results |= {name: summary(each) for name, each in answers.items()}
     return {
         "cell": asdict(cell),
         "effort": asdict(effort),
         "candidates": {name: results[name] for name in cell.candidates},
     }
+
+
+def one_start(
+    cell: Cell,
+    pythons: dict[str, Path],
+    effort: Effort,
+    available: list[int],
+    answers: dict[str, list[dict[str, Any]]],
+    results: dict[str, Any],
+) -> None:
+    """Start every candidate and add its answers; one that fails is left out from then on."""
+    cores = tuple(available[-cell.threads :])
+    # Starting up may use every core; nothing is measured meanwhile.
+    places = [
+        (available[index % len(available)],) if cell.threads == 1 else cores for index in range(len(answers))
+    ]
+    specs = {name: cell.spec(name, place) for name, place in zip(answers, places, strict=True)}
+    with workers(specs, {name: pythons[base_name(name)] for name in answers}) as started:
+        counts = get_ready(started, cell, effort, cores, results)
+        for _ in range(min(effort.rounds, 3) if cell.kind == "run" else effort.rounds):
+            for name in [name for name in counts if name not in results]:
+                try:
+                    answers[name].append(started[name].ask(counts[name]))
+                except WorkerFailed as problem:
+                    results[name] = {"error": f"failed: {problem}"}
+    for name in results.keys() & answers.keys():
+        del answers[name]
 
 
 def get_ready(

@@ -7,7 +7,8 @@ from stand_ins import CORL, JAX_CORL
 INTRODUCTION = (
     "Time per update against other libraries and against the bare matrix products (the GEMM floor). Batch "
     "256, observation 17, action 6, two hidden layers with ReLU; every library gets batches that are already "
-    "in memory in its own form. Candidates of a cell run in turn; a number is the median of the rounds."
+    "in memory in its own form. Candidates of a cell run in turn; a number is the median of the rounds (of "
+    "all processes, where a cell was measured with several starts)."
 )
 CLOCKS = (
     "With one thread, processor time is compared and every worker is pinned to one core. With two threads, "
