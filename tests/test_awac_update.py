@@ -199,13 +199,31 @@ def test_the_baseline_may_be_the_mean_action() -> None:
     learner, batch = build(baseline="mean_action"), checks.random_batch(0)
     assert set(learner.noise_shapes(checks.BATCH)) == {"next"}
     expected = learner.critic(batch["obs"], learner.model.act(batch["obs"])).amin(-2)
-    torch.testing.assert_close(learner.baseline(learner.sampled_values(batch["obs"], {})), expected)
+    own = learner.own_actions(learner.actor.distribution(batch["obs"]), {})
+    torch.testing.assert_close(learner.critic.many(batch["obs"], own).amin(-3).squeeze(-1), expected)
+
+
+def test_advantages_compare_the_logged_action_with_drawn_ones() -> None:
+    learner, batch = build(n_action_samples=3), checks.random_batch(0)
+    obs, actions = batch["obs"], batch["actions"]
+    noise = {
+        "current": torch.randn(checks.BATCH, 3, checks.ACTIONS, generator=torch.Generator().manual_seed(3))
+    }
+    policy = learner.actor.distribution(obs)
+    drawn = [
+        (policy[0] + policy[1].exp() * noise["current"][:, index]).clamp(-1.0, 1.0) for index in range(3)
+    ]
+    q = learner.critic(obs, actions)
+    expected = q.amin(-2) - torch.stack([learner.critic(obs, each).amin(-2) for each in drawn]).mean(0)
+    for known in (None, q):
+        torch.testing.assert_close(learner.advantages(batch, policy, noise, known), expected)
 
 
 def test_each_loss_reaches_only_what_it_trains() -> None:
     for learner in (build(), build_rlkit(), build_on_sac_model()):
         batch, values = checks.random_batch(0), -torch.rand(checks.BATCH)
-        assert checks.reached(learner, learner.actor_loss(batch, {}, values)[0]) == {"model.actor"}
+        logprobs = learner.actor.log_prob(batch["obs"], batch["actions"])
+        assert checks.reached(learner, learner.actor_loss(logprobs, values)[0]) == {"model.actor"}
         assert checks.reached(learner, learner.critic_loss(batch, values)[0]) == {"model.critic"}
         assert checks.moved(learner) == {"model.actor", "model.critic", "target.critic"}
 

@@ -93,7 +93,8 @@ def test_binary_weights_do_not_see_the_scale_of_q() -> None:
 
 def test_constant_weights_are_plain_imitation() -> None:
     learner, batch = build(beta=1e9), checks.random_batch(0)
-    loss, _ = learner.actor_loss(batch, {}, torch.randn(checks.BATCH))
+    logprobs = learner.actor.log_prob(batch["obs"], batch["actions"])
+    loss, _ = learner.actor_loss(logprobs, torch.randn(checks.BATCH))
     expected = -squashed_log_prob(batch["actions"], *learner.actor.distribution(batch["obs"])).mean()
     torch.testing.assert_close(loss, expected)
 
@@ -184,7 +185,8 @@ def test_one_critic_is_enough() -> None:
 def test_each_loss_reaches_only_what_it_trains() -> None:
     learner, batch = build(), checks.random_batch(0)
     values = torch.randn(checks.BATCH)
-    assert checks.reached(learner, learner.actor_loss(batch, {}, values)[0]) == {"model.actor"}
+    logprobs = learner.actor.log_prob(batch["obs"], batch["actions"])
+    assert checks.reached(learner, learner.actor_loss(logprobs, values)[0]) == {"model.actor"}
     assert checks.reached(learner, learner.critic_loss(batch, values)[0]) == {"model.critic"}
 
 

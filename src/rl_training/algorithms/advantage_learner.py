@@ -17,6 +17,8 @@ from rl_training.models.gaussian_policies import UnboundedGaussian
 from rl_training.models.policies import SquashedGaussian
 
 Policy = SquashedGaussian | UnboundedGaussian
+Distribution = tuple[Tensor, Tensor]
+"""Mean and log std of a policy in the states of a batch."""
 
 
 class AdvantageConfig(LearnerConfig):
@@ -46,16 +48,12 @@ class AdvantageWeighted(Learner):
         q = self.critic(batch["obs"], batch["actions"])
         return losses.critic_mse(q, target), q.detach()
 
-    def actor_loss(self, batch: Batch, noise: Noise, advantages: Tensor) -> tuple[Tensor, Losses]:
+    def actor_loss(self, logprobs: Tensor, advantages: Tensor) -> tuple[Tensor, Losses]:
+        """From log pi of the logged actions and their advantages, both `[*S, B]`."""
         weights = self.weights(advantages)
-        logprobs = self.data_logprobs(batch, noise)
         loss = advantage_weights.weighted_regression(logprobs, weights)
         metrics = advantage_weights.regression_metrics(logprobs, weights, advantages)
         return loss, metrics | {"actor_loss": loss.detach()}
-
-    def data_logprobs(self, batch: Batch, noise: Noise) -> Tensor:
-        """log pi of the logged actions, `[*S, B]`."""
-        return self.actor.log_prob(batch["obs"], batch["actions"])
 
 
 class SampledAdvantage(AdvantageWeighted):
@@ -78,13 +76,12 @@ class SampledAdvantage(AdvantageWeighted):
             target = self.value_target(batch, noise)
         critic_loss, q = self.critic_loss(batch, target)
         gradients = self.gradients("critic", critic_loss)
+        policy = self.actor.distribution(batch["obs"])  # once, to draw from and to imitate with
         with torch.no_grad():
             if self.critic_moves_first:
                 self.optimizers["critic"].apply(gradients)
-                q = self.critic(batch["obs"], batch["actions"])
-            sampled = self.sampled_values(batch["obs"], noise)
-            advantages = losses.reduce_critics(q, "min") - self.baseline(sampled)
-        actor_loss, metrics = self.actor_loss(batch, noise, advantages)
+            advantages = self.advantages(batch, policy, noise, None if self.critic_moves_first else q)
+        actor_loss, metrics = self.actor_loss(self.actor.density(batch["actions"], *policy), advantages)
         self.descend("actor", actor_loss)
         if not self.critic_moves_first:
             self.optimizers["critic"].apply(gradients)
@@ -93,13 +90,21 @@ class SampledAdvantage(AdvantageWeighted):
 
     def value_target(self, batch: Batch, noise: Noise) -> Tensor:
         """r + gamma (1 - d) min Q(s', a') with target critics, one drawn a' and no entropy term."""
-        next_actions = draw(self.next_actor, batch["next_obs"], noise["next"])
+        next_actions = draw(self.next_actor, self.next_actor.distribution(batch["next_obs"]), noise["next"])
         next_q = losses.reduce_critics(self.target_critic(batch["next_obs"], next_actions), "min")
         return losses.td_target(batch["rewards"], batch["dones"], next_q, self.discount(batch))
 
-    def sampled_values(self, obs: Tensor, noise: Noise) -> Tensor:
-        """Values of the policy's own actions in the batch's states, `[*S, B, N]`."""
-        return lowest_values(self.critic, obs, draw_many(self.actor, obs, noise["current"]))
+    def advantages(self, batch: Batch, policy: Distribution, noise: Noise, q: Tensor | None) -> Tensor:
+        """Of the logged actions; `q` `[*S, E, B]` are their values, unless the critics have moved since."""
+        obs, drawn = batch["obs"], self.own_actions(policy, noise)
+        if q is not None:
+            return losses.reduce_critics(q, "min") - self.baseline(lowest_values(self.critic, obs, drawn))
+        values = lowest_values(self.critic, obs, torch.cat([batch["actions"].unsqueeze(-2), drawn], dim=-2))
+        return values[..., 0] - self.baseline(values[..., 1:])
+
+    def own_actions(self, policy: Distribution, noise: Noise) -> Tensor:
+        """Actions of the policy in the batch's states, `[*S, B, N, A]`."""
+        return draw_many(self.actor, policy, noise["current"])
 
     def baseline(self, values: Tensor) -> Tensor:
         """V(s) from `[*S, B, N]` values of sampled actions."""
@@ -109,15 +114,14 @@ class SampledAdvantage(AdvantageWeighted):
         self.follow("critic", self.critic, self.config.tau)
 
 
-def draw(actor: Policy, obs: Tensor, noise: Tensor) -> Tensor:
+def draw(actor: Policy, policy: Distribution, noise: Tensor) -> Tensor:
     """One action per state from noise `[*S, B, A]`; what an unsquashed policy draws is clipped."""
-    actions: Tensor = actor(obs, noise)[0]
-    return actions.clamp(-1.0, 1.0)
+    return actor.sample(*policy, noise)[0].clamp(-1.0, 1.0)
 
 
-def draw_many(actor: Policy, obs: Tensor, noise: Tensor) -> Tensor:
-    """N actions per state from noise `[*S, B, N, A]`; the network runs once per state."""
-    return draw(actor, obs, noise.movedim(-2, 0)).movedim(0, -2)
+def draw_many(actor: Policy, policy: Distribution, noise: Tensor) -> Tensor:
+    """N actions per state from noise `[*S, B, N, A]` and one distribution per state."""
+    return draw(actor, policy, noise.movedim(-2, 0)).movedim(0, -2)
 
 
 def lowest_values(critic: QEnsemble, obs: Tensor, actions: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from rl_training.algorithms import advantage_weights
-from rl_training.algorithms.advantage_learner import AdvantageConfig, SampledAdvantage, lowest_values
+from rl_training.algorithms.advantage_learner import AdvantageConfig, Distribution, SampledAdvantage
 from rl_training.algorithms.learner import LearnerConfig, Noise, NoiseShapes
 from rl_training.experiment.config import setting
 
@@ -50,10 +50,10 @@ class AWAC(SampledAdvantage):
             del shapes["current"]
         return shapes
 
-    def sampled_values(self, obs: Tensor, noise: Noise) -> Tensor:
+    def own_actions(self, policy: Distribution, noise: Noise) -> Tensor:
         if self.config.baseline == "sample":
-            return super().sampled_values(obs, noise)
-        return lowest_values(self.critic, obs, self.actor.mode(obs).unsqueeze(-2))
+            return super().own_actions(policy, noise)
+        return self.actor.mode_of(policy[0]).unsqueeze(-2)
 
     def weights(self, advantages: Tensor) -> Tensor:
         if self.config.max_advantage is not None:

@@ -88,10 +88,11 @@ class CRR(SampledAdvantage):
         actor = self.target_actor if self.config.act_with_target else self.actor
         if noise is None:
             return actor.mode(obs)
+        policy = actor.distribution(obs)
         if not self.config.critic_weighted:
-            return draw(actor, obs, noise)
+            return draw(actor, policy, noise)
         shape = (self.config.n_action_samples, self.model.action_dim)
-        candidates = draw_many(actor, obs, noise[..., :-1].reshape(*obs.shape[:-1], *shape))
+        candidates = draw_many(actor, policy, noise[..., :-1].reshape(*obs.shape[:-1], *shape))
         critic = self.target_critic if self.config.act_with_target else self.critic
         return resample(candidates, self.resampling_weights(critic, obs, candidates), noise[..., -1])
 

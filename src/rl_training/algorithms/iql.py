@@ -50,7 +50,7 @@ class IQL(AdvantageWeighted):
             both = self.value(torch.cat([batch["obs"], batch["next_obs"]], dim=-2))
             value, next_value = both.chunk(2, dim=-1)
             target = losses.td_target(batch["rewards"], batch["dones"], next_value, self.discount(batch))
-        actor_loss, metrics = self.actor_loss(batch, noise, q - value)
+        actor_loss, metrics = self.actor_loss(self.data_logprobs(batch, noise), q - value)
         self.descend("actor", actor_loss)
         critic_loss, _ = self.critic_loss(batch, target)
         self.descend("critic", critic_loss)
@@ -69,6 +69,7 @@ class IQL(AdvantageWeighted):
         return advantage_weights.exp_weights(advantages, self.config.beta, self.config.max_advantage_weight)
 
     def data_logprobs(self, batch: Batch, noise: Noise) -> Tensor:
+        """log pi of the logged actions, `[*S, B]`."""
         actor = cast(UnboundedGaussian, self.actor)
         return actor.log_prob(batch["obs"], batch["actions"], noise.get("dropout"))
 

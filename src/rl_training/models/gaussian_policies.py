@@ -49,17 +49,27 @@ class UnboundedGaussian(nn.Module):
 
     def forward(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """A sample, not yet clipped, and its log-probability: `[*S, B, A]`, `[*S, B]`."""
-        mean, log_std = self.distribution(obs)
-        actions = mean + log_std.exp() * noise
-        return actions, gaussian_log_prob(actions, mean, log_std)
+        return self.sample(*self.distribution(obs), noise)
 
     def log_prob(self, obs: Tensor, actions: Tensor, dropout_noise: Tensor | None = None) -> Tensor:
         """log pi(a|s) of logged actions, `[*S, B]`; with U[-1, 1) noise some hidden units are dropped."""
         keep = None if dropout_noise is None else dropout_scale(dropout_noise, self.dropout)
-        return gaussian_log_prob(actions, self.mean(obs, keep), self.log_std())
+        return self.density(actions, self.mean(obs, keep), self.log_std())
+
+    def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """`forward` from a distribution at hand."""
+        actions = mean + log_std.exp() * noise
+        return actions, gaussian_log_prob(actions, mean, log_std)
+
+    def density(self, actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        """`log_prob` from a distribution at hand."""
+        return gaussian_log_prob(actions, mean, log_std)
+
+    def mode_of(self, mean: Tensor) -> Tensor:
+        return mean.clamp(-1.0, 1.0)
 
     def mode(self, obs: Tensor) -> Tensor:
-        return self.mean(obs).clamp(-1.0, 1.0)
+        return self.mode_of(self.mean(obs))
 
 
 class TanhMeanGaussian(UnboundedGaussian):

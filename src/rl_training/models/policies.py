@@ -49,12 +49,23 @@ class SquashedGaussian(nn.Module):
 
     def forward(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """A reparameterised sample and its log-probability: `[*S, B, A]`, `[*S, B]`."""
-        return squashed_sample(*self.distribution(obs), noise)
+        return self.sample(*self.distribution(obs), noise)
 
     def log_prob(self, obs: Tensor, actions: Tensor) -> Tensor:
         """log pi(a|s) of logged actions, `[*S, B]`."""
-        return squashed_log_prob(actions, *self.distribution(obs))
+        return self.density(actions, *self.distribution(obs))
+
+    def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """`forward` from a distribution at hand."""
+        return squashed_sample(mean, log_std, noise)
+
+    def density(self, actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        """`log_prob` from a distribution at hand."""
+        return squashed_log_prob(actions, mean, log_std)
+
+    def mode_of(self, mean: Tensor) -> Tensor:
+        return mean.tanh()
 
     def mode(self, obs: Tensor) -> Tensor:
         mean: Tensor = self.net(obs).chunk(2, dim=-1)[0]
-        return mean.tanh()
+        return self.mode_of(mean)
