@@ -33,7 +33,7 @@ def write_report(results: Results) -> str:
         CHART,
         "## Targets",
         TARGETS_TEXT,
-        target_table(evaluate(results)),
+        *target_sections(evaluate(results)),
     ]
     parts += ["## Updates, relative"]
     parts += [part for condition in CONDITIONS for part in ratio_section(results, *condition)]
@@ -57,19 +57,23 @@ def number(value: float | None, pattern: str = "{:.2f}") -> str:
     return "–" if value is None else pattern.format(value)
 
 
-def target_table(rows: Sequence[Row]) -> str:
-    def cells(row: Row) -> list[str]:
-        percent = row.at_most
-        value = number(row.value, "{:.1%}" if percent else "{:.2f}")
-        bound = f"≤ {row.bound:.0%}" if percent else f"≥ {row.bound:.2f}"
-        verdict = {True: "met", False: "**missed**", None: "not measured"}[row.met]
-        return [row.target, row.algo, row.against, value, bound, verdict, number(row.limit)]
-
+def target_sections(rows: Sequence[Row]) -> list[str]:
+    """How many targets are met, then one table for each kind of them."""
     met = sum(row.met is True for row in rows)
     missed = sum(row.met is False for row in rows)
-    header = ["what", "algorithm", "against", "ratio", "target", "", "at the floor"]
-    counts = f"{met} met, {missed} missed, {len(rows) - met - missed} not measured."
-    return f"{counts}\n\n{table(header, map(cells, rows))}"
+    header = ["algorithm", "against", "ratio", "target", "", "at the floor"]
+    parts = [f"{met} met, {missed} missed, {len(rows) - met - missed} not measured."]
+    for target in dict.fromkeys(row.target for row in rows):
+        cells = [target_cells(row) for row in rows if row.target == target]
+        parts += [f"### {target[0].upper()}{target[1:]}", table(header, cells)]
+    return parts
+
+
+def target_cells(row: Row) -> list[str]:
+    value = number(row.value, "{:.1%}" if row.at_most else "{:.2f}")
+    bound = f"≤ {row.bound:.0%}" if row.at_most else f"≥ {row.bound:.2f}"
+    verdict = {True: "met", False: "**missed**", None: "not measured"}[row.met]
+    return [row.algo, row.against, value, bound, verdict, number(row.limit)]
 
 
 def ratio_section(results: Results, hidden: int, threads: int) -> list[str]:
