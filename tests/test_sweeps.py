@@ -19,6 +19,7 @@ from rl_training.experiment.checkpointing import load_checkpoint
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import create_run_dir, directory_name, write_json_atomic
 from rl_training.experiment.sweep_config import SweepConfig, expand, load_sweep_config
+from rl_training.experiment.sweeps import local
 from rl_training.experiment.sweeps.claims import claim
 from rl_training.experiment.sweeps.local import run_local
 from rl_training.experiment.sweeps.plan import Task, plan_sweep, store_groups
@@ -254,9 +255,13 @@ def test_two_processes_never_share_a_directory(tmp_path: Path) -> None:
         assert not (tmp_path / "run").exists(), "the claim lies beside the directory"
 
 
-def test_a_killed_worker_is_replaced_and_a_broken_run_stops_only_itself(tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_a_broken_run_stops_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One sweep in worker processes: a run is killed with -9 once it has saved, another can never work."""
-    values = sweep_values(seeds=[0], grid={"env_id": ["Pendulum-v1", "Nowhere-v0"], "total_timesteps": [400]})
+    monkeypatch.setattr(local, "POLL_SECONDS", 0.02)  # looks many times between the first save and the end
+    grid = {"env_id": ["Pendulum-v1", "Nowhere-v0"], "total_timesteps": [1000]}
+    values = sweep_values(seeds=[0], grid=grid)
     tasks = plan_sweep(SweepConfig.build(values), tmp_path)
     good, broken = tasks[0].runs[0], tasks[1].runs[0]
     killed: list[int] = []
