@@ -200,7 +200,7 @@ def test_the_baseline_may_be_the_mean_action() -> None:
     assert set(learner.noise_shapes(checks.BATCH)) == {"next"}
     expected = learner.critic(batch["obs"], learner.model.act(batch["obs"])).amin(-2)
     own = learner.own_actions(learner.actor.distribution(batch["obs"]), {})
-    torch.testing.assert_close(learner.critic.many(batch["obs"], own).amin(-3).squeeze(-1), expected)
+    torch.testing.assert_close(learner.baseline(learner.critic.many(batch["obs"], own).amin(-3)), expected)
 
 
 def test_advantages_compare_the_logged_action_with_drawn_ones() -> None:

@@ -10,6 +10,7 @@ from rl_training.models.layers import NARROW, affine, product
 
 LEADS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((), ()),  # one layer
+    ((), (3,)),  # one layer on inputs with an axis more
     ((3,), (3,)),  # an ensemble on inputs of its own, or stacked seeds
     ((3,), (1,)),  # an ensemble on one input
     ((2, 3), (2, 3)),  # stacked ensembles
@@ -36,8 +37,8 @@ def test_affine_and_its_gradients(
     x = numbers(*input_lead, 5, 4, seed=1)
     weight = numbers(*weight_lead, 4, width, seed=2)
     bias = numbers(*weight_lead, 1, width, seed=3)
-    upstream = numbers(*weight_lead, 5, width, seed=4).detach()
     found = affine(x, weight, bias)
+    upstream = numbers(*found.shape, seed=4).detach()
     wanted = torch.einsum("...bi,...io->...bo", x, weight) + bias
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
     for one, other in zip(

@@ -57,7 +57,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if 1 < width < NARROW and weight.dim() == x.dim() == 2:
         # Contiguous, so that the gradient of the weight is computed the same way round.
         return torch.mm(weight.mT.contiguous(), x.mT).mT + bias
-    if torch.compiler.is_compiling() or weight.dim() > 3:
+    if torch.compiler.is_compiling() or weight.dim() > 3 or x.dim() > weight.dim():
         return product(x, weight) + bias  # compiled, the bias joins the next kernel
     if weight.dim() == 2:
         return torch.addmm(bias, x, weight)
