@@ -22,9 +22,9 @@ import torch
 from subjects import ACTION_DIM, OBS_DIM, cpu_seconds, make_batch, make_learner, prepare, updater
 
 from rl_training.algorithms.learner import Learner
+from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.runtime.loop import Trainer
-from rl_training.streams import RandomStream, torch_generator
 
 MODES = ("eager", "compiled")
 Run = Callable[[int], None]

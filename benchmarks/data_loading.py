@@ -23,13 +23,13 @@ import h5py
 import numpy as np
 import torch
 
-from rl_training.data.data_config import OfflineDataFields
+from rl_training.config.data_fields import OfflineDataFields
+from rl_training.core.spaces import Spaces
 from rl_training.data.dataset_loaders import load_transition_dataset
 from rl_training.data.disk_cache import CACHE_VARIABLE
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.processing import observation_statistics, process_offline_dataset
 from rl_training.data.returns import compute_discounted_returns_to_go
-from rl_training.spaces import Spaces
 
 OBS_DIM, ACTION_DIM, EPISODE, BATCH = 17, 6, 1000, 256
 
@@ -137,7 +137,7 @@ PEAK = """
 import sys
 from pathlib import Path
 import h5py
-import rl_training.data.loaders_hdf5
+import rl_training.data.formats.hdf5
 from data_loading import ready
 import torch
 torch.randint(9, (256,))

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from rl_training.experiment.statistics import estimate
+from rl_training.report.statistics import estimate
 
 TRUE_MEAN = 2.0
 DRAWS = {

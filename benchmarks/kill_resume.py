@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from rl_training.experiment.checkpointing import list_checkpoints, load_checkpoint, newest_checkpoint
+from rl_training.core.checkpoints import list_checkpoints, load_checkpoint, newest_checkpoint
 from rl_training.experiment.logging import read_metrics
 
 # Tiny networks and a checkpoint every few updates: most of the time is spent around the moment of saving.

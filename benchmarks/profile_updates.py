@@ -40,8 +40,8 @@ from subjects import (
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rl_training.algorithms.learner import Learner, flat_size
+from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.runtime.loop import Trainer
-from rl_training.streams import RandomStream, torch_generator
 
 MODES = ("eager", "compiled")
 UPDATES = 40  # twice the longest delay of an actor update

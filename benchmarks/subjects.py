@@ -13,9 +13,9 @@ from torch import Tensor
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import stack_learners
-from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
+from rl_training.core.registry import algorithm_names, get_algorithm_spec
+from rl_training.core.spaces import Spaces
 from rl_training.runtime.memory import keep_freed_memory
-from rl_training.spaces import Spaces
 
 OBS_DIM, ACTION_DIM = 17, 6
 ALGORITHMS = algorithm_names()

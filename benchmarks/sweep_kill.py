@@ -21,8 +21,8 @@ from pathlib import Path
 
 from kill_resume import differences
 
-from rl_training.experiment.checkpointing import load_checkpoint, newest_checkpoint
-from rl_training.experiment.sweeps.status import run_status
+from rl_training.core.checkpoints import load_checkpoint, newest_checkpoint
+from rl_training.sweeps.status import run_status
 
 SWEEP = """
 base: sac/pendulum

@@ -17,8 +17,8 @@ from pathlib import Path
 from sweep_kill import descendants
 
 from rl_training.experiment.config import load_config
-from rl_training.experiment.sweeps.tune import open_study
-from rl_training.experiment.tune_config import load_tune_config
+from rl_training.sweeps.tune import open_study
+from rl_training.sweeps.tune_config import load_tune_config
 
 SEARCH = """
 base: td3_bc/demo

@@ -9,8 +9,8 @@ import re
 from itertools import groupby
 from typing import Any
 
+from rl_training.core.registry import get_algorithm_spec
 from rl_training.experiment.config import ConfigModel, FieldRow, TrainConfig, describe_fields
-from rl_training.experiment.registry import get_algorithm_spec
 
 MARKER = re.compile(r"<!-- settings: (\w+) -->")
 COLUMNS = ("setting", "type", "bound", "default", "meaning")

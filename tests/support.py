@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.core.registry import ALGORITHMS, get_algorithm_spec
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec
 from rl_training.runtime.run import TrainResult
 
 ROOT = Path(__file__).parents[1]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import rl_training
-from rl_training.errors import CheckpointError, ConfigError, UserError
-from rl_training.experiment.checkpointing import load_checkpoint, read_header, save_checkpoint
+from rl_training.core.checkpoints import load_checkpoint, read_header, save_checkpoint
+from rl_training.core.errors import CheckpointError, ConfigError, UserError
+from rl_training.core.registry import ALGORITHMS, algorithm_names, get_algorithm_spec
 from rl_training.experiment.config import load_config
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.experiment.registry import ALGORITHMS, algorithm_names, get_algorithm_spec
-from rl_training.runtime.workflows import (
+from rl_training.experiment.workflows import (
     evaluate_checkpoint,
     load_policy_from_checkpoint,
     predict_checkpoint,

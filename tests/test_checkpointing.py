@@ -20,9 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from rl_training.errors import CheckpointError
-from rl_training.experiment import checkpoint_format
-from rl_training.experiment.checkpointing import (
+from rl_training.core import checkpoint_format
+from rl_training.core.checkpoints import (
     FORMAT_VERSION,
     best_checkpoint_path,
     checkpoint_path,
@@ -35,6 +34,7 @@ from rl_training.experiment.checkpointing import (
     save_checkpoint,
     strip_subtree,
 )
+from rl_training.core.errors import CheckpointError
 
 TORCH_DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64,

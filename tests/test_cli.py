@@ -16,9 +16,9 @@ import pytest
 
 from rl_training.cli import main
 from rl_training.cli.overrides import parse_seeds
-from rl_training.errors import CheckpointError, ConfigError, RunFailed
+from rl_training.config.run_fields import OnlineFields
+from rl_training.core.errors import CheckpointError, ConfigError, RunFailed
 from rl_training.experiment.config import setting
-from rl_training.experiment.run_fields import OnlineFields
 
 
 class FakeConfig(OnlineFields):
@@ -72,7 +72,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     modules = {
         "rl_training.experiment.default_manager": {"DefaultExperimentManager": lambda: recorder},
         "rl_training.runtime.sac_trainer": {"RECIPE": SimpleNamespace(config=FakeConfig, learner=None)},
-        "rl_training.runtime.workflows": {
+        "rl_training.experiment.workflows": {
             name: getattr(recorder, name)
             for name in ("evaluate_checkpoint", "predict_checkpoint", "resume_training")
         },

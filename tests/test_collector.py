@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from rl_training.errors import EnvironmentProblem
+from rl_training.core.errors import EnvironmentProblem
 from rl_training.runtime.collector import Collector, Steps
 from rl_training.runtime.environments import episode_seed, make_env, spaces_of
 

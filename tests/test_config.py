@@ -9,7 +9,9 @@ from typing import Any, ClassVar, Literal, Self
 import pytest
 from pydantic import ValidationError, model_validator
 
-from rl_training.errors import ConfigError, UserError
+from rl_training.config.run_fields import ControlFields, EarlyStoppingConfig, OnlineFields
+from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.registry import ALGORITHMS, entry, get_algorithm_spec
 from rl_training.experiment.config import (
     ConfigModel,
     TrainConfig,
@@ -20,8 +22,6 @@ from rl_training.experiment.config import (
     parse_config,
     setting,
 )
-from rl_training.experiment.registry import ALGORITHMS, entry, get_algorithm_spec
-from rl_training.experiment.run_fields import ControlFields, EarlyStoppingConfig, OnlineFields
 
 
 class ToyConfig(ConfigModel):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rl_training.cli import main
+from rl_training.core.errors import EnvironmentProblem
 from rl_training.data.convert import Place, read_place, target_place, write_place
 from rl_training.data.inspection import inspect_log
-from rl_training.errors import EnvironmentProblem
 from rl_training.runtime import resumable_collection
 from rl_training.runtime.resumable_collection import CollectionRequest, collect_to
 from toy_logs import SPACES, as_log, episodes, run_python, write_hdf5, write_npz

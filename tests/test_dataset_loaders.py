@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.core.errors import DataError
 from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.data.convert import Place, convert, read_place, write_place
 from rl_training.data.disk_cache import CACHE_VARIABLE, cached_log
 from rl_training.data.validation import DataWarning
-from rl_training.errors import DataError
 from toy_logs import (
     LENGTHS,
     SPACES,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli import main
-from rl_training.experiment.registry import ALGORITHMS
+from rl_training.core.registry import ALGORITHMS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

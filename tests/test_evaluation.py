@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.errors import EnvironmentProblem, UserError
+from rl_training.core.errors import EnvironmentProblem, UserError
 from rl_training.runtime import evaluation
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.environments import episode_seed, make_env

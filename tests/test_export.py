@@ -16,20 +16,21 @@ import torch
 import rl_training
 from rl_training import algorithms
 from rl_training.cli import main
-from rl_training.data.transforms import ObservationNormalizer
-from rl_training.errors import UserError
-from rl_training.experiment.registry import ALGORITHMS
-from rl_training.export import exporting, onnx_export
-from rl_training.export.exporting import SUFFIXES, check_same_actions, export_checkpoint
-from rl_training.export.extract import acting_actor, policy_graph
-from rl_training.export.loading import load_policy
-from rl_training.export.seed_scores import mean_interval, student_interval
-from rl_training.export.torchscript_export import METADATA_FILE, open_torchscript, quiet_deprecation
+from rl_training.core.errors import UserError
+from rl_training.core.registry import ALGORITHMS
+from rl_training.core.spaces import Spaces
+from rl_training.core.transforms import ObservationNormalizer
+from rl_training.experiment import exporting
+from rl_training.experiment.exporting import SUFFIXES, check_same_actions, export_checkpoint
+from rl_training.experiment.seed_scores import mean_interval, student_interval
+from rl_training.experiment.workflows import evaluate_checkpoint, load_policy_from_checkpoint
 from rl_training.models import MLPSACModel
-from rl_training.runtime.policy import Policy
+from rl_training.policies import onnx_export
+from rl_training.policies.extract import acting_actor, policy_graph
+from rl_training.policies.loading import load_policy
+from rl_training.policies.policy import Policy
+from rl_training.policies.torchscript_export import METADATA_FILE, open_torchscript, quiet_deprecation
 from rl_training.runtime.run import TrainResult, evaluate_run_policy
-from rl_training.runtime.workflows import evaluate_checkpoint, load_policy_from_checkpoint
-from rl_training.spaces import Spaces
 from support import tiny_config, train
 
 SCALES = (1.0, 10.0, 100.0, 1000.0, 1e6)

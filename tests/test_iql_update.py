@@ -14,7 +14,7 @@ import toy_bandit as toy
 from learner_checks import close, numbers
 from rl_training.algorithms import IQL, IQLAlgorithm, iql_loss, losses
 from rl_training.algorithms.advantage_weights import exp_weights, expectile_loss, weighted_regression
-from rl_training.data.transforms import return_range_scale
+from rl_training.core.transforms import return_range_scale
 from rl_training.models import MLPIQLModel
 from rl_training.models.gaussian_policies import TanhMeanGaussian
 from rl_training.models.layers import MLP, dropout_scale

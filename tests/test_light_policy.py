@@ -14,14 +14,14 @@ import pytest
 from safetensors.numpy import save_file
 
 import rl_training
-from rl_training.errors import UserError
-from rl_training.export.exporting import export_checkpoint
-from rl_training.export.graph import Layer, PolicyGraph, Spread
-from rl_training.export.light_policy import LightPolicy
-from rl_training.export.loading import load_policy
-from rl_training.export.policy_file import light_policy_bytes
-from rl_training.export.policy_metadata import METADATA_KEY
-from rl_training.spaces import Spaces
+from rl_training.core.errors import UserError
+from rl_training.core.spaces import Spaces
+from rl_training.experiment.exporting import export_checkpoint
+from rl_training.policies.graph import Layer, PolicyGraph, Spread
+from rl_training.policies.light_policy import LightPolicy
+from rl_training.policies.loading import load_policy
+from rl_training.policies.policy_file import light_policy_bytes
+from rl_training.policies.policy_metadata import METADATA_KEY
 from support import ROOT, tiny_config, train
 
 

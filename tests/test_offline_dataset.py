@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.core.errors import DataError
+from rl_training.core.transforms import ActionScaling, RewardTransform, return_range_scale
 from rl_training.data import ObservationNormalizer, TransitionDataset, best_episodes, with_n_step
 from rl_training.data.processing import observation_statistics
-from rl_training.data.transforms import ActionScaling, RewardTransform, return_range_scale
 from rl_training.data.validation import DataWarning
-from rl_training.errors import DataError
 from toy_logs import SPACES, as_log, episodes
 
 FIELDS = {"obs", "actions", "rewards", "next_obs", "dones"}

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.core.errors import DataError
 from rl_training.data import TransitionDataset, mix_transition_datasets
 from rl_training.data.offline_mixers import mix_counts
 from rl_training.data.validation import DataWarning
-from rl_training.errors import DataError
 
 
 def part(rows: int, offset: float, *, optional: bool = True, width: int = 2) -> TransitionDataset:

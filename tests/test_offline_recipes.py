@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.core.errors import ConfigError, DataError
 from rl_training.data import TransitionDataset
 from rl_training.data.convert import Place, write_place
 from rl_training.data.disk_cache import CACHE_VARIABLE
-from rl_training.errors import ConfigError, DataError
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.workflows import load_policy_from_checkpoint
 from rl_training.runtime.offline_data import build_offline_dataset, infer_env_spaces
-from rl_training.runtime.workflows import load_policy_from_checkpoint
 from support import tiny_config, train
 from toy_logs import (
     LENGTHS,

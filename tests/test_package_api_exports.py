@@ -5,8 +5,8 @@ import pytest
 import rl_training
 import rl_training.algorithms
 import rl_training.api
+from rl_training.core.registry import ALGORITHMS, get_algorithm_spec
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec
 
 CLASS_NAMES = [entry.class_name for entry in ALGORITHMS.values()]
 

@@ -27,7 +27,7 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     "code",
     [
         "import rl_training; rl_training.__version__; dir(rl_training)",
-        "import rl_training.api, rl_training.experiment.registry",
+        "import rl_training.api, rl_training.core.registry",
         "import rl_training; rl_training.TrainConfig",
         "from rl_training.cli import main; main(['--help'])",
         "from rl_training.cli import main; main(['train', '--help'])",

@@ -11,11 +11,11 @@ import torch
 from rl_training.algorithms import CRR, SAC
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import stack_learners, unstack_member
-from rl_training.data.transforms import ObservationNormalizer
+from rl_training.core.spaces import Spaces
+from rl_training.core.streams import torch_generator
+from rl_training.core.transforms import ObservationNormalizer
 from rl_training.models import MLPAWACModel, MLPSACModel
-from rl_training.runtime.policy import Policy
-from rl_training.spaces import Spaces
-from rl_training.streams import torch_generator
+from rl_training.policies.policy import Policy
 
 SPACES = Spaces(3, (-1.0, -1.0), (1.0, 1.0))
 OBS = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)

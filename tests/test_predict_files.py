@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from rl_training.cli import main
-from rl_training.export import observation_files
-from rl_training.export.exporting import export_checkpoint
-from rl_training.export.predict_files import predict_file
-from rl_training.runtime.workflows import predict_checkpoint
-from rl_training.spaces import Spaces
+from rl_training.core.spaces import Spaces
+from rl_training.experiment.exporting import export_checkpoint
+from rl_training.experiment.workflows import predict_checkpoint
+from rl_training.policies import observation_files
+from rl_training.policies.predict_files import predict_file
 from support import tiny_config, train
 
 Rows = np.ndarray[Any, Any]

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.errors import ConfigError
-from rl_training.experiment.checkpointing import load_checkpoint
+from rl_training.core.checkpoints import load_checkpoint
+from rl_training.core.errors import ConfigError
 from support import assert_smoke, tiny_config, train
 
 

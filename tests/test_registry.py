@@ -3,20 +3,20 @@
 import pytest
 
 from rl_training.cli import main
-from rl_training.errors import ConfigError
+from rl_training.core.errors import ConfigError
+from rl_training.core.registry import (
+    ALGORITHMS,
+    algorithm_names,
+    entry,
+    get_algorithm_spec,
+    load_object,
+)
 from rl_training.experiment.config import (
     ConfigModel,
     describe_fields,
     list_packaged_configs,
     load_config,
     parse_config,
-)
-from rl_training.experiment.registry import (
-    ALGORITHMS,
-    algorithm_names,
-    entry,
-    get_algorithm_spec,
-    load_object,
 )
 
 
@@ -39,7 +39,7 @@ def test_an_entry_is_where_the_layout_says() -> None:
 
 
 def test_load_object_follows_an_import_string() -> None:
-    assert load_object("rl_training.experiment.registry:get_algorithm_spec") is get_algorithm_spec
+    assert load_object("rl_training.core.registry:get_algorithm_spec") is get_algorithm_spec
 
 
 @pytest.mark.parametrize("algo", list(ALGORITHMS))

@@ -12,12 +12,12 @@ import pytest
 from fake_runs import fake_run, fake_study
 from rl_training.cli.compare import compare
 from rl_training.cli.report import report
-from rl_training.errors import UserError
-from rl_training.experiment.report import write_report
-from rl_training.experiment.report_compare import compare_runs
-from rl_training.experiment.report_study import arrange
-from rl_training.experiment.report_svg import tick_label, ticks
-from rl_training.experiment.run_reader import find_runs, read_run
+from rl_training.core.errors import UserError
+from rl_training.report.compare import compare_runs
+from rl_training.report.report import write_report
+from rl_training.report.run_reader import find_runs, read_run
+from rl_training.report.study import arrange
+from rl_training.report.svg import tick_label, ticks
 
 
 class Page(HTMLParser):

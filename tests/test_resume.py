@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from rl_training.errors import CheckpointError
-from rl_training.experiment.checkpointing import list_checkpoints, load_checkpoint, read_header
+from rl_training.core.checkpoints import list_checkpoints, load_checkpoint, read_header
+from rl_training.core.errors import CheckpointError
+from rl_training.core.registry import algorithm_names
 from rl_training.experiment.logging import read_metrics
-from rl_training.experiment.registry import algorithm_names
+from rl_training.experiment.workflows import resume_training
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
-from rl_training.runtime.workflows import resume_training
 from support import assert_same_tree, tiny_config, train
 
 TRAINING_STATE = ("counters", "learner", "streams", "collector", "exploration", "replay", "callbacks")

@@ -12,12 +12,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training.errors import CheckpointError, ConfigError, EnvironmentProblem, RunFailed
-from rl_training.experiment import checkpointing
-from rl_training.experiment.checkpointing import list_checkpoints, load_checkpoint
+from rl_training.core import checkpoints as checkpointing
+from rl_training.core.checkpoints import list_checkpoints, load_checkpoint
+from rl_training.core.errors import CheckpointError, ConfigError, EnvironmentProblem, RunFailed
+from rl_training.experiment.workflows import evaluate_checkpoint, resume_training
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
-from rl_training.runtime.workflows import evaluate_checkpoint, resume_training
 from support import tiny_config, train
 
 

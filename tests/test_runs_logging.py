@@ -16,7 +16,8 @@ from matplotlib.image import imread
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rl_training.errors import RunFailed, UserError
+from rl_training.core.errors import RunFailed, UserError
+from rl_training.core.version import VERSION
 from rl_training.experiment.logging import JsonLinesSink, MetricsLogger, TensorBoardSink, read_metrics
 from rl_training.experiment.plots import plot_learning_curve
 from rl_training.experiment.runs import (
@@ -29,7 +30,6 @@ from rl_training.experiment.runs import (
     write_text_atomic,
 )
 from rl_training.runtime.progress import ProgressDisplay
-from rl_training.version import VERSION
 
 
 def test_run_directories_never_collide(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rl_training.errors import UserError
-from rl_training.spaces import Spaces
+from rl_training.core.errors import UserError
+from rl_training.core.spaces import Spaces
 
 FINITE = st.floats(-1e6, 1e6, allow_nan=False)
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from rl_training.errors import ConfigError, RunFailed
-from rl_training.experiment.checkpointing import load_checkpoint
-from rl_training.experiment.registry import algorithm_names
+from rl_training.core.checkpoints import load_checkpoint
+from rl_training.core.errors import ConfigError, RunFailed
+from rl_training.core.registry import algorithm_names
+from rl_training.experiment.workflows import resume_training
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run, TrainResult
-from rl_training.runtime.workflows import resume_training
 from support import tiny_config, train
 
 

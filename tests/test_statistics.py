@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from rl_training.experiment.statistics import (
+from rl_training.report.statistics import (
     difference,
     estimate,
     iqm,

@@ -14,23 +14,23 @@ import pytest
 from rich.console import Console
 
 from rl_training.cli import main
-from rl_training.errors import ConfigError, RunFailed
-from rl_training.experiment.checkpointing import load_checkpoint
+from rl_training.config.yaml_text import dump_yaml
+from rl_training.core.checkpoints import load_checkpoint
+from rl_training.core.errors import ConfigError, RunFailed
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import create_run_dir, directory_name, write_json_atomic
-from rl_training.experiment.sweep_config import SweepConfig, expand, load_sweep_config
-from rl_training.experiment.sweeps import local
-from rl_training.experiment.sweeps.claims import claim
-from rl_training.experiment.sweeps.local import run_local
-from rl_training.experiment.sweeps.plan import Task, plan_sweep, store_groups
-from rl_training.experiment.sweeps.ray_backend import run_on_ray
-from rl_training.experiment.sweeps.run_sweep import run_sweep
-from rl_training.experiment.sweeps.status import run_status
-from rl_training.experiment.sweeps.table import SweepTable
-from rl_training.experiment.sweeps.worker import perform
-from rl_training.experiment.yaml_text import dump_yaml
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
+from rl_training.sweeps import local
+from rl_training.sweeps.claims import claim
+from rl_training.sweeps.local import run_local
+from rl_training.sweeps.plan import Task, plan_sweep, store_groups
+from rl_training.sweeps.ray_backend import run_on_ray
+from rl_training.sweeps.run_sweep import run_sweep
+from rl_training.sweeps.status import run_status
+from rl_training.sweeps.sweep_config import SweepConfig, expand, load_sweep_config
+from rl_training.sweeps.table import SweepTable
+from rl_training.sweeps.worker import perform
 from support import assert_same_tree, tiny_config
 
 
@@ -291,7 +291,7 @@ def test_the_command_skips_what_is_done_and_says_what_is_not(
     assert main(["sweep", str(file), "--address", "auto"]) == 2
     assert "without --backend ray" in capsys.readouterr().err
     (planned(out)[1].runs[0].run_dir / "summary.json").unlink()
-    monkeypatch.setattr("rl_training.experiment.sweeps.run_sweep.run_local", lambda *_, **__: None)
+    monkeypatch.setattr("rl_training.sweeps.run_sweep.run_local", lambda *_, **__: None)
     assert main(["sweep", str(file), "-o", str(out)]) == 1
     assert "error: base-s1 is not done: it ended without a reason" in capsys.readouterr().err
 

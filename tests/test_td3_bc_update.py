@@ -15,7 +15,7 @@ from learner_checks import close, numbers
 from rl_training.algorithms import TD3BC, td3_bc_loss
 from rl_training.algorithms.bc import imitation_error
 from rl_training.algorithms.td3_bc import smoothed_actions, value_weight, weighted_actor_loss
-from rl_training.data.transforms import ObservationNormalizer
+from rl_training.core.transforms import ObservationNormalizer
 from rl_training.models import MLPTD3Model
 
 ACTOR_Q = numbers(3.0, -1.0, 2.0, 4.0)

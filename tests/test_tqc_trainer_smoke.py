@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.errors import ConfigError
+from rl_training.core.errors import ConfigError
 from support import assert_smoke, tiny_config
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rl_training.errors import ConfigError
+from rl_training.core.errors import ConfigError
 from rl_training.experiment.config import load_config
 from rl_training.experiment.logging import ROW_KEYS, Kind, read_metrics, tag_of
 from rl_training.experiment.trackers import GuardedSink, open_trackers
-from rl_training.runtime.workflows import resume_training
+from rl_training.experiment.workflows import resume_training
 from support import tiny_config, train
 
 # MLflow's own use of its database library; the versions are pinned together.

@@ -9,15 +9,15 @@ import optuna
 import pytest
 
 from rl_training.cli import main
-from rl_training.errors import ConfigError
+from rl_training.config.yaml_text import dump_yaml
+from rl_training.core.errors import ConfigError
 from rl_training.experiment.config import load_config
-from rl_training.experiment.sweeps import tune
-from rl_training.experiment.sweeps.plan import Task
-from rl_training.experiment.sweeps.status import final_metrics, run_status
-from rl_training.experiment.sweeps.tune import distribution, median_pruner, open_study, run_tune
-from rl_training.experiment.sweeps.worker import perform
-from rl_training.experiment.tune_config import Parameter, TuneConfig, load_tune_config
-from rl_training.experiment.yaml_text import dump_yaml
+from rl_training.sweeps import tune
+from rl_training.sweeps.plan import Task
+from rl_training.sweeps.status import final_metrics, run_status
+from rl_training.sweeps.tune import distribution, median_pruner, open_study, run_tune
+from rl_training.sweeps.tune_config import Parameter, TuneConfig, load_tune_config
+from rl_training.sweeps.worker import perform
 from support import tiny_config
 
 SPACE = {

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from rl_training.cli import main
-from rl_training.errors import EnvironmentProblem, UserError
-from rl_training.runtime import video
-from rl_training.runtime.workflows import evaluate_checkpoint
+from rl_training.core.errors import EnvironmentProblem, UserError
+from rl_training.experiment import video
+from rl_training.experiment.workflows import evaluate_checkpoint
 from support import tiny_config, train
 
 

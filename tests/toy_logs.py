@@ -11,12 +11,12 @@ from typing import Any
 import h5py
 import numpy as np
 
+from rl_training.core.spaces import Spaces
 from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.data.convert import Place
 from rl_training.data.data_info import DataInfo
 from rl_training.data.disk_cache import CACHE_VARIABLE
 from rl_training.data.episode_log import EpisodeLog
-from rl_training.spaces import Spaces
 
 Columns = dict[str, np.ndarray[Any, Any]]
 OBS_DIM, ACTION_DIM = 3, 2

@@ -18,7 +18,7 @@ from typing import Any
 from chromium import Browser, NoBrowser, find_or_install
 
 from fake_runs import fake_run, fake_study
-from rl_training.experiment.report import write_report
+from rl_training.report.report import write_report
 
 WINDOWS = {"desktop": (1280, 900), "phone": (390, 844)}
 ATTACK = "<script>document.title='attacked'</script><img src=http://127.0.0.1:9/x onerror=console.error(1)>"

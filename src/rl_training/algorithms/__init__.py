@@ -1,6 +1,6 @@
 """Learners and their loss helpers. Names are loaded on first use."""
 
-from rl_training.lazy import lazy_exports
+from rl_training.core.lazy import lazy_exports
 
 LEARNERS = {
     "SAC": "sac",

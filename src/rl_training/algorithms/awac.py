@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_training.algorithms import advantage_weights
 from rl_training.algorithms.advantage_learner import AdvantageConfig, Distribution, SampledAdvantage
 from rl_training.algorithms.learner import LearnerConfig, Noise, NoiseShapes
-from rl_training.experiment.config import setting
+from rl_training.config import setting
 
 
 class AWACConfig(AdvantageConfig):

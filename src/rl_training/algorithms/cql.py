@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_training.algorithms import conservative, losses
 from rl_training.algorithms.learner import Batch, LearnerConfig, Losses, Noise, NoiseShapes
 from rl_training.algorithms.sac import SAC, SACConfig, sac_loss
-from rl_training.experiment.config import setting
+from rl_training.config import setting
 from rl_training.models.distributions import squashed_log_prob, squashed_sample
 from rl_training.models.policies import SquashedGaussian
 

@@ -19,7 +19,7 @@ from rl_training.algorithms.advantage_learner import (
 )
 from rl_training.algorithms.learner import Batch, LearnerConfig
 from rl_training.algorithms.results import UpdateResult
-from rl_training.experiment.config import setting
+from rl_training.config import setting
 from rl_training.models.critics import QEnsemble
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rl_training.errors import ConfigError
+from rl_training.core.errors import ConfigError
 from rl_training.models.base import PolicyModel
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_training.algorithms import advantage_weights, losses
 from rl_training.algorithms.advantage_learner import AdvantageConfig, AdvantageWeighted
 from rl_training.algorithms.learner import Batch, LearnerConfig, Losses, Noise, NoiseShapes
-from rl_training.experiment.config import setting
+from rl_training.config import setting
 from rl_training.models.gaussian_policies import UnboundedGaussian
 from rl_training.models.mlp_iql import StateValue
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from rl_training.algorithms.graphs import Step, fix_addresses, graph_compiler
 from rl_training.algorithms.optim import Adam, polyak
 from rl_training.algorithms.results import Metrics, UpdateResult
-from rl_training.errors import ConfigError
-from rl_training.experiment.config import ConfigModel, setting
+from rl_training.config import ConfigModel, setting
+from rl_training.core.errors import ConfigError
+from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.models.base import PolicyModel
-from rl_training.streams import RandomStream, torch_generator
 
 Batch = Mapping[str, Tensor]
 Noise = Mapping[str, Tensor]

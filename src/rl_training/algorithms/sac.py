@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import losses
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
-from rl_training.experiment.config import setting
+from rl_training.config import setting
 
 
 class SACConfig(LearnerConfig):

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from rl_training.algorithms.learner import Learner
-from rl_training.errors import ConfigError
-from rl_training.streams import join_streams
+from rl_training.core.errors import ConfigError
+from rl_training.core.streams import join_streams
 
 
 def stack_learners(learners: Sequence[Learner]) -> Learner:

@@ -12,7 +12,7 @@ from rl_training.algorithms import losses
 from rl_training.algorithms.bc import imitation_error
 from rl_training.algorithms.ensembles import values_of
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
-from rl_training.experiment.config import setting
+from rl_training.config import setting
 from rl_training.models.deterministic import DeterministicTanh
 
 SMALLEST_SCALE = 1e-7

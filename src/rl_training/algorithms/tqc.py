@@ -12,8 +12,8 @@ from rl_training.algorithms import losses, quantiles
 from rl_training.algorithms.ensembles import agreed_size
 from rl_training.algorithms.learner import Batch, LearnerConfig, Losses, Noise
 from rl_training.algorithms.sac import SAC, SACConfig
-from rl_training.errors import ConfigError
-from rl_training.experiment.config import setting
+from rl_training.config import setting
+from rl_training.core.errors import ConfigError
 from rl_training.models.base import PolicyModel
 
 

@@ -8,17 +8,17 @@ from typing import Any, ClassVar, Self
 
 import numpy.typing as npt
 
+from rl_training.core.checkpoints import load_checkpoint, save_checkpoint
+from rl_training.core.errors import CheckpointError, ConfigError, UserError
+from rl_training.core.registry import ALGORITHMS, get_algorithm_spec
+from rl_training.core.spaces import FloatArray
+from rl_training.core.train_config import TrainConfig
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.errors import CheckpointError, ConfigError, UserError
-from rl_training.experiment.checkpointing import load_checkpoint, save_checkpoint
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import ALGORITHMS, get_algorithm_spec
-from rl_training.export.exporting import export_policy
+from rl_training.experiment.exporting import export_policy
+from rl_training.experiment.workflows import NOT_FOR_ACTING, evaluate_state, policy_from_state, saved_config
+from rl_training.policies.policy import Policy
 from rl_training.runtime.callbacks.base import Callback
-from rl_training.runtime.policy import Policy
 from rl_training.runtime.run import TrainResult
-from rl_training.runtime.workflows import NOT_FOR_ACTING, evaluate_state, policy_from_state, saved_config
-from rl_training.spaces import FloatArray
 
 
 class ManagedAlgorithm:

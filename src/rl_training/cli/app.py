@@ -24,8 +24,8 @@ from rl_training.cli.resume import resume
 from rl_training.cli.sweep import sweep
 from rl_training.cli.train import train
 from rl_training.cli.tune import tune
-from rl_training.errors import UserError
-from rl_training.version import VERSION
+from rl_training.core.errors import UserError
+from rl_training.core.version import VERSION
 
 USER_ERROR = 2
 

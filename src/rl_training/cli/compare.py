@@ -16,11 +16,11 @@ def compare(
 ) -> None:
     """Say which of two configurations is better, with an interval."""
     from rl_training.cli.output import print_table
-    from rl_training.experiment.report_compare import compare_runs
-    from rl_training.experiment.report_sections import metric_title
-    from rl_training.experiment.report_tables import bounds, plain_number
-    from rl_training.experiment.run_reader import find_runs
-    from rl_training.experiment.statistics import Estimate, estimate
+    from rl_training.report.compare import compare_runs
+    from rl_training.report.run_reader import find_runs
+    from rl_training.report.sections import metric_title
+    from rl_training.report.statistics import Estimate, estimate
+    from rl_training.report.tables import bounds, plain_number
 
     def show(result: Estimate) -> str:
         return f"{plain_number(result.value)} {bounds(result)}"

@@ -13,9 +13,9 @@ def configs(
 ) -> None:
     """List the packaged configs, or print one as a start for your own."""
     from rl_training.cli.output import print_table
-    from rl_training.errors import ConfigError
-    from rl_training.experiment.config import list_packaged_configs
-    from rl_training.experiment.wording import did_you_mean
+    from rl_training.config.wording import did_you_mean
+    from rl_training.core.config_files import list_packaged_configs
+    from rl_training.core.errors import ConfigError
 
     packaged = {config.name: config for config in list_packaged_configs()}
     if show is None:

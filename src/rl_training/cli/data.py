@@ -11,8 +11,8 @@ from rl_training.cli.examples import examples
 from rl_training.cli.options import QuietOption
 
 if TYPE_CHECKING:
+    from rl_training.core.spaces import Spaces
     from rl_training.data.inspection import Inspection
-    from rl_training.spaces import Spaces
 
 app = typer.Typer(help="Inspect, collect and convert datasets.", no_args_is_help=True)
 
@@ -166,7 +166,7 @@ def _bounds(env_id: str | None, *, required: bool) -> Spaces | None:
     """Action bounds of an environment; of one that the data merely mentions, only if it can be made here."""
     if env_id is None:
         return None
-    from rl_training.errors import EnvironmentProblem
+    from rl_training.core.errors import EnvironmentProblem
     from rl_training.runtime.environments import spaces_of
 
     try:
@@ -178,8 +178,8 @@ def _bounds(env_id: str | None, *, required: bool) -> Spaces | None:
 
 
 def _given_bounds(log: Any, low: list[float] | None, high: list[float] | None) -> Spaces | None:
-    from rl_training.errors import ConfigError
-    from rl_training.spaces import Spaces
+    from rl_training.core.errors import ConfigError
+    from rl_training.core.spaces import Spaces
 
     if low is None and high is None:
         return None
@@ -197,8 +197,8 @@ def _environment(
     env_id: str | None, env_kwargs: dict[str, Any], checkpoint: Path | None
 ) -> tuple[str, dict[str, Any]]:
     """The environment of the options, else the one that the checkpoint's policy was trained for."""
-    from rl_training.errors import ConfigError
-    from rl_training.experiment.checkpointing import read_header
+    from rl_training.core.checkpoints import read_header
+    from rl_training.core.errors import ConfigError
 
     if env_id is not None:
         return env_id, env_kwargs
@@ -213,7 +213,7 @@ def _environment(
 def _mapping(text: str) -> dict[str, Any]:
     import yaml
 
-    from rl_training.errors import ConfigError
+    from rl_training.core.errors import ConfigError
 
     try:
         values = yaml.safe_load(text)
@@ -225,7 +225,7 @@ def _mapping(text: str) -> dict[str, Any]:
 
 
 def _refuse_existing(path: Path | None, overwrite: bool) -> None:
-    from rl_training.errors import DataError
+    from rl_training.core.errors import DataError
 
     if path is not None and path.exists() and not overwrite:
         raise DataError(f"{path} exists already; add --overwrite to replace it")

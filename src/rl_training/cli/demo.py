@@ -9,6 +9,6 @@ DEMO_CONFIG = "td3_bc/demo"
 def demo(seed: SeedOption = None, output_dir: OutputDirOption = None, quiet: QuietOption = False) -> None:
     """Learn to swing up a pendulum from random logged data, and draw the learning curve."""
     from rl_training.cli.run import run_and_report
-    from rl_training.experiment.config import load_config
+    from rl_training.core.config_files import load_config
 
     run_and_report(load_config(DEMO_CONFIG, as_overrides(seed=seed, output_dir=output_dir)), quiet=quiet)

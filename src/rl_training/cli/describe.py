@@ -10,8 +10,9 @@ def describe(
 ) -> None:
     """Explain every setting of a run: its type, bound, default and meaning."""
     from rl_training.cli.output import print_table
-    from rl_training.experiment.config import TrainConfig, describe_fields
-    from rl_training.experiment.registry import get_algorithm_spec
+    from rl_training.config import describe_fields
+    from rl_training.core.registry import get_algorithm_spec
+    from rl_training.core.train_config import TrainConfig
 
     spec = get_algorithm_spec(algo)
     header = ("setting", "type", "bound", "default", "meaning")

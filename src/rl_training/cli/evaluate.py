@@ -24,10 +24,10 @@ def evaluate(
     from rl_training.cli.output import print_json
 
     if video is not None:
-        from rl_training.runtime.video import film_checkpoint
+        from rl_training.experiment.video import film_checkpoint
 
         print_json(film_checkpoint(checkpoint, video, num_episodes=episodes, device=device or "auto"))
         return
-    from rl_training.runtime.workflows import evaluate_checkpoint
+    from rl_training.experiment.workflows import evaluate_checkpoint
 
     print_json(evaluate_checkpoint(checkpoint, num_episodes=episodes, device=device or "auto"))

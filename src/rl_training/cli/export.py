@@ -21,6 +21,6 @@ def export(
     ] = False,
 ) -> None:
     """Write a policy as one portable file (scaling, network, bounds) and a model card beside it."""
-    from rl_training.export.exporting import export_checkpoint
+    from rl_training.experiment.exporting import export_checkpoint
 
     typer.echo(str(export_checkpoint(checkpoint, out, format=format, distribution=distribution)))

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.errors import UserError
-from rl_training.experiment.wording import shown
+from rl_training.config.wording import shown
+from rl_training.core.errors import UserError
 
 Array = NDArray[np.float64]
 

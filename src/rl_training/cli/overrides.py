@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from rl_training.errors import ConfigError
+from rl_training.core.errors import ConfigError
 
 
 def parse_seeds(text: str | None) -> list[int] | None:

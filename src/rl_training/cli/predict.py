@@ -35,8 +35,8 @@ def predict(
         return
     from rl_training.cli.observations import read_observations
     from rl_training.cli.output import print_json
-    from rl_training.export.loading import is_policy_file, load_policy
-    from rl_training.runtime.workflows import predict_checkpoint
+    from rl_training.experiment.workflows import predict_checkpoint
+    from rl_training.policies.loading import is_policy_file, load_policy
 
     values = read_observations(obs, obs_file)
     exported = is_policy_file(checkpoint)
@@ -49,8 +49,8 @@ def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from rl_training.errors import UserError
-    from rl_training.export.predict_files import open_policy, predict_file
+    from rl_training.core.errors import UserError
+    from rl_training.policies.predict_files import open_policy, predict_file
 
     if obs is not None or obs_file is None or obs_file == "-":
         raise UserError("--out needs --obs-file FILE: a .csv, .npy, .npz or .parquet file")

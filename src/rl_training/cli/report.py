@@ -40,7 +40,7 @@ def report(
     title: Annotated[str, typer.Option("--title", help="Heading of the report.")] = "Training report",
 ) -> None:
     """Write a report on runs: learning curves, final scores with intervals, differences, throughput."""
-    from rl_training.experiment.report import write_report
+    from rl_training.report.report import write_report
 
     ending = out.suffix.removeprefix(".") if out is not None else ""
     chosen = format or (ReportFormat(ending) if ending in set(ReportFormat) else ReportFormat.HTML)

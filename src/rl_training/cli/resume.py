@@ -20,7 +20,7 @@ def resume(
 ) -> None:
     """Continue a run exactly where its checkpoint was saved."""
     from rl_training.cli.run import report
-    from rl_training.runtime.workflows import resume_training
+    from rl_training.experiment.workflows import resume_training
 
     result = resume_training(checkpoint, total_timesteps=total_timesteps, output_dir=output_dir, quiet=quiet)
     report(result, quiet=quiet)

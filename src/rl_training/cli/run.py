@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from rl_training.cli.output import print_table
-from rl_training.experiment.config import TrainConfig
+from rl_training.core.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from rl_training.runtime.run import TrainResult

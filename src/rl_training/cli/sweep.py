@@ -27,9 +27,9 @@ def sweep(
 ) -> None:
     """Train all runs of a study; called again, it goes on where it was stopped."""
     from rl_training.cli.output import print_table
-    from rl_training.errors import ConfigError
-    from rl_training.experiment.sweeps.run_sweep import run_sweep
-    from rl_training.experiment.sweeps.table import shown_return
+    from rl_training.core.errors import ConfigError
+    from rl_training.sweeps.run_sweep import run_sweep
+    from rl_training.sweeps.table import shown_return
 
     if address is not None and backend != "ray":
         raise ConfigError(f"address must be left out without --backend ray, got {address!r}")

@@ -25,7 +25,7 @@ def train(
 ) -> None:
     """Train a policy as a config says, and evaluate it."""
     from rl_training.cli.run import run_and_report
-    from rl_training.experiment.config import load_config
+    from rl_training.core.config_files import load_config
 
     options = as_overrides(seed=seed, seeds=parse_seeds(seeds), output_dir=output_dir, device=device)
     run_and_report(load_config(config, [*(changes or []), *options]), quiet=quiet)

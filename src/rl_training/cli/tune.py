@@ -17,7 +17,7 @@ def tune(
 ) -> None:
     """Search for good settings; called again, it goes on where it was stopped."""
     from rl_training.cli.output import print_table
-    from rl_training.experiment.sweeps.tune import BEST_FILE, run_tune
+    from rl_training.sweeps.tune import BEST_FILE, run_tune
 
     def tell(line: str) -> None:
         typer.echo(line, err=True)

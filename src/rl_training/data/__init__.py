@@ -1,12 +1,12 @@
 """Transitions: datasets, loaders, mixing, replay. Names are loaded on first use."""
 
-from rl_training.lazy import lazy_exports
+from rl_training.core.lazy import lazy_exports
 
 SOURCES = {
     "DataInfo": "rl_training.data.data_info",
-    "ObservationNormalizer": "rl_training.data.transforms",
+    "ObservationNormalizer": "rl_training.core.transforms",
     "ReplayBuffer": "rl_training.data.replay_buffer",
-    "RewardTransform": "rl_training.data.transforms",
+    "RewardTransform": "rl_training.core.transforms",
     "TransitionDataset": "rl_training.data.offline_dataset",
     "best_episodes": "rl_training.data.episode_transforms",
     "compute_discounted_returns_to_go": "rl_training.data.returns",

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rl_training.data.data_config import OfflineDataFields
+from rl_training.config.data_fields import OfflineDataFields
+from rl_training.core.errors import DataError
+from rl_training.core.spaces import Spaces
+from rl_training.core.transforms import ActionScaling
 from rl_training.data.offline_dataset import TransitionDataset, as_array
-from rl_training.data.transforms import ActionScaling
 from rl_training.data.validation import action_range, check_width, first_outside
-from rl_training.errors import DataError
-from rl_training.spaces import Spaces
 
 
 def check_dimensions(dataset: TransitionDataset, spaces: Spaces) -> TransitionDataset:

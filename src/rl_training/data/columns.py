@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rl_training.data.transforms import BatchTransform
-from rl_training.errors import DataError
+from rl_training.core.errors import DataError
+from rl_training.core.transforms import BatchTransform
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rl_training.core.errors import DataError
+from rl_training.core.spaces import Spaces
 from rl_training.data.dataset_loaders import read_log
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.field_names import resolve_names, unused_names
-from rl_training.data.loaders_minari import installed_ids
+from rl_training.data.formats.minari import installed_ids
 from rl_training.data.reading import Target, vector_columns
 from rl_training.data.writing import FORMAT_OF_ENDING, claim_space, replacing, write_log
-from rl_training.errors import DataError
-from rl_training.spaces import Spaces
 
 MINARI_PREFIX = "minari:"
 """`minari:NAME-v0` names a Minari dataset where a file could stand as well."""
@@ -69,8 +69,8 @@ def write_place(log: EpisodeLog, place: Place) -> None:
         assert place.path is not None
         write_log(log, place.path)
         return
-    from rl_training.data.loaders_minari import datasets_root
-    from rl_training.data.writers_minari import write_minari
+    from rl_training.data.formats.minari import datasets_root
+    from rl_training.data.formats.minari_writer import write_minari
 
     assert place.dataset_id is not None
     folder = datasets_root(place.path) / place.dataset_id / "data"
@@ -112,14 +112,14 @@ def left_out(place: Place) -> list[str]:
 def _keys(place: Place) -> list[str]:
     assert place.path is not None
     if place.kind == "hdf5":
-        from rl_training.data.loaders_hdf5 import hdf5_keys
+        from rl_training.data.formats.hdf5 import hdf5_keys
 
         return hdf5_keys(place.path)
     if place.kind == "npz":
-        from rl_training.data.loaders_npz import npz_keys
+        from rl_training.data.formats.npz import npz_keys
 
         return npz_keys(place.path)
-    from rl_training.data.loaders_parquet import csv_keys, parquet_keys
+    from rl_training.data.formats.parquet import csv_keys, parquet_keys
 
     return csv_keys(place.path) if place.kind == "csv" else parquet_keys(place.path)
 

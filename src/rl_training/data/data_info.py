@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rl_training.spaces import Spaces
+from rl_training.core.spaces import Spaces
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rl_training.core.errors import DataError
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.reading import Target
-from rl_training.errors import DataError
 
 FILE_READERS = {
-    "hdf5": "rl_training.data.loaders_hdf5:read_hdf5",
-    "npz": "rl_training.data.loaders_npz:read_npz",
-    "parquet": "rl_training.data.loaders_parquet:read_parquet",
-    "csv": "rl_training.data.loaders_parquet:read_csv",
+    "hdf5": "rl_training.data.formats.hdf5:read_hdf5",
+    "npz": "rl_training.data.formats.npz:read_npz",
+    "parquet": "rl_training.data.formats.parquet:read_parquet",
+    "csv": "rl_training.data.formats.parquet:read_csv",
 }
 """kind -> function (path, target) -> EpisodeLog; Minari datasets are found by id instead"""
 
@@ -34,7 +34,7 @@ def read_log(
     where = target or Target()
     path = None if dataset_path is None else Path(dataset_path)
     if kind == "minari":
-        from rl_training.data.loaders_minari import read_minari
+        from rl_training.data.formats.minari import read_minari
 
         if dataset_id is None:
             raise DataError("dataset_id is required by dataset_kind 'minari'")

@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from rl_training.core.atomic import reason
+from rl_training.core.errors import DataError
 from rl_training.data.data_info import DataInfo
 from rl_training.data.dataset_loaders import read_log
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
 from rl_training.data.field_names import VECTOR_FIELDS
 from rl_training.data.reading import Allocate, Target
-from rl_training.errors import DataError
-from rl_training.experiment.atomic import reason
 
 CACHE_VARIABLE = "RL_TRAINING_CACHE"
 """Environment variable that names the directory of the cache."""
@@ -144,7 +144,7 @@ def _source_files(
 ) -> list[Path]:
     """The files that make up a dataset; empty where the reader has to complain."""
     if kind == "minari":
-        from rl_training.data.loaders_minari import dataset_directory
+        from rl_training.data.formats.minari import dataset_directory
 
         if dataset_id is None:
             return []

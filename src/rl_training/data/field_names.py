@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rl_training.errors import DataError
+from rl_training.core.errors import DataError
 
 FIELD_NAMES: dict[str, tuple[str, ...]] = {
     "obs": ("obs", "observations", "observation", "states", "state"),

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rl_training.core.spaces import Spaces
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array, episode_lengths, episode_returns
 from rl_training.data.validation import BOUND_TOLERANCE, row_chunks
-from rl_training.spaces import Spaces
 
 EDGE = 1e-3
 """An action within this share of its range from a bound counts as saturated."""

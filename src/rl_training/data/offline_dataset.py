@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.core.errors import DataError
+from rl_training.core.transforms import BatchTransform, RewardTransform, clip_bounds
 from rl_training.data.columns import ColumnStore
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episodes import BoolArray, Tails, episode_ends, episode_returns
 from rl_training.data.returns import Float64Array, returns_to_go
-from rl_training.data.transforms import BatchTransform, RewardTransform, clip_bounds
-from rl_training.errors import DataError
 
 STANDARD_FIELDS = ("obs", "actions", "rewards", "next_obs", "dones")
 OPTIONAL_FIELDS = ("truncations", "next_actions", "returns_to_go", "discounts")

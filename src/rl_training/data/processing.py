@@ -13,23 +13,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.data.action_units import action_scaling, check_dimensions
-from rl_training.data.data_config import OfflineDataFields
-from rl_training.data.data_info import ReferenceReturns
-from rl_training.data.disk_mix import disk_concatenation
-from rl_training.data.episode_transforms import best_episodes, with_n_step
-from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets
-from rl_training.data.transforms import (
+from rl_training.config.data_fields import OfflineDataFields
+from rl_training.core.errors import DataError
+from rl_training.core.spaces import Spaces
+from rl_training.core.transforms import (
     BatchTransform,
     ObservationNormalizer,
     RewardTransform,
     clip_bounds,
     return_range_scale,
 )
+from rl_training.data.action_units import action_scaling, check_dimensions
+from rl_training.data.data_info import ReferenceReturns
+from rl_training.data.disk_mix import disk_concatenation
+from rl_training.data.episode_transforms import best_episodes, with_n_step
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets
 from rl_training.data.validation import CHUNK_ROWS
-from rl_training.errors import DataError
-from rl_training.spaces import Spaces
 
 RETURNS = "returns_to_go"
 

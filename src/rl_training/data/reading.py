@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from rl_training.core.errors import DataError
 from rl_training.data.episodes import Array
 from rl_training.data.field_names import FIELD_NAMES, FLAG_FIELDS, VECTOR_FIELDS
-from rl_training.errors import DataError
 
 Allocate = Callable[[str, tuple[int, ...], "np.dtype[Any]"], Array]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rl_training.core.errors import DataError
 from rl_training.data.episodes import Array, BoolArray
-from rl_training.errors import DataError
 
 CHUNK_ROWS = 1 << 16
 """Rows looked at together, so that a check of mapped files needs little memory."""

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rl_training.core.atomic import TEMPORARY_SUFFIX, reason
+from rl_training.core.errors import DataError
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
-from rl_training.errors import DataError
-from rl_training.experiment.atomic import TEMPORARY_SUFFIX, reason
 
 HDF5_OVERHEAD = 1 << 16
 
@@ -74,16 +74,16 @@ def write_log(log: EpisodeLog, path: Path) -> None:
     kind = FORMAT_OF_ENDING.get(path.suffix.lower())
     with replacing(path) as temporary:
         if kind == "hdf5":
-            from rl_training.data.loaders_hdf5 import write_hdf5
+            from rl_training.data.formats.hdf5 import write_hdf5
 
             claim_space(temporary, log)
             write_hdf5(log_columns(log), log.info, temporary)
         elif kind == "npz":
-            from rl_training.data.loaders_npz import write_npz
+            from rl_training.data.formats.npz import write_npz
 
             write_npz(log_columns(log), log.info, temporary)
         elif kind == "parquet":
-            from rl_training.data.loaders_parquet import write_parquet
+            from rl_training.data.formats.parquet import write_parquet
 
             write_parquet(log_columns(log), log.info, temporary)
         else:

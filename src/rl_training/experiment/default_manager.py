@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy.typing as npt
 
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.core.registry import get_algorithm_spec
+from rl_training.core.spaces import FloatArray
+from rl_training.core.train_config import TrainConfig
+from rl_training.experiment.workflows import resume_training
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import TrainResult
-from rl_training.runtime.workflows import resume_training
-from rl_training.spaces import FloatArray
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,6 @@ class DefaultExperimentManager:
 
     @staticmethod
     def _spec_of(path: str | Path) -> Any:
-        from rl_training.experiment.checkpointing import read_header
+        from rl_training.core.checkpoints import read_header
 
         return get_algorithm_spec(read_header(path)["algo"])

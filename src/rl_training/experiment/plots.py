@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from rl_training.errors import UserError
-from rl_training.experiment.atomic import reason, replace_file
+from rl_training.core.atomic import reason, replace_file
+from rl_training.core.errors import UserError
+from rl_training.core.registry import ALGORITHMS
 from rl_training.experiment.logging import read_metrics
-from rl_training.experiment.registry import ALGORITHMS
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rl_training.errors import UserError
-from rl_training.experiment.atomic import reason, replace_file
-from rl_training.version import VERSION
+from rl_training.core.atomic import reason, replace_file
+from rl_training.core.errors import UserError
+from rl_training.core.version import VERSION
 
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"

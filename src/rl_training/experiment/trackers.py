@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rl_training.errors import ConfigError
+from rl_training.core.errors import ConfigError
 from rl_training.experiment.logging import Kind, Sink, Values, tag_of
 from rl_training.experiment.runs import write_json_atomic
 

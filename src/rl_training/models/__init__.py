@@ -1,6 +1,6 @@
 """Networks. Names are loaded on first use, so that importing the package stays light."""
 
-from rl_training.lazy import lazy_exports
+from rl_training.core.lazy import lazy_exports
 
 MODELS = {
     "MLPAWACModel": "mlp_awac",

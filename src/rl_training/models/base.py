@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rl_training.errors import ConfigError
-from rl_training.experiment.config import ConfigModel, setting
+from rl_training.config import ConfigModel, setting
+from rl_training.core.errors import ConfigError
 
 
 class ActionSample(NamedTuple):

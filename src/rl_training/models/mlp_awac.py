@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_training.experiment.config import setting
+from rl_training.config import setting
 from rl_training.models.base import NetworkConfig, TwinCriticModel
 from rl_training.models.critics import QEnsemble
 from rl_training.models.gaussian_policies import SigmoidStdGaussian, UnboundedGaussian

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from rl_training.experiment.config import setting
+from rl_training.config import setting
 from rl_training.models.base import NetworkConfig, PolicyModel
 from rl_training.models.deterministic import DeterministicTanh
 from rl_training.models.gaussian_policies import TanhMeanGaussian

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rl_training.experiment.config import setting
+from rl_training.config import setting
 from rl_training.models.base import NetworkConfig, TwinCriticModel, as_batch
 from rl_training.models.critics import QEnsemble
 from rl_training.models.gaussian_policies import TanhMeanGaussian

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rl_training.experiment.config import setting
+from rl_training.config import setting
 from rl_training.models.base import NetworkConfig, TwinCriticModel, as_batch
 from rl_training.models.critics import QEnsemble
 from rl_training.models.policies import SquashedGaussian

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Unpack
 
 from rl_training.algorithms.awac import AWAC, AWACConfig
-from rl_training.experiment.config import TrainConfig
+from rl_training.core.train_config import TrainConfig
+from rl_training.experiment.training import Recipe, RunOptions
 from rl_training.models.mlp_awac import AWACNetworkConfig, MLPAWACModel
-from rl_training.runtime.offline import OfflineFields, offline
-from rl_training.runtime.recipe import Recipe, RunOptions
 from rl_training.runtime.run import TrainResult
+from rl_training.runtime.sources.offline import OfflineFields, offline
 
 
 class AWACRunConfig(AWACConfig, AWACNetworkConfig, OfflineFields):

@@ -6,11 +6,11 @@ from typing import Unpack
 
 from rl_training.algorithms.bc import BC
 from rl_training.algorithms.learner import LearnerConfig
-from rl_training.experiment.config import TrainConfig
+from rl_training.core.train_config import TrainConfig
+from rl_training.experiment.training import Recipe, RunOptions
 from rl_training.models.mlp_bc import BCNetworkConfig, MLPBCModel
-from rl_training.runtime.offline import OfflineFields, offline
-from rl_training.runtime.recipe import Recipe, RunOptions
 from rl_training.runtime.run import TrainResult
+from rl_training.runtime.sources.offline import OfflineFields, offline
 
 
 class BCRunConfig(BCNetworkConfig, LearnerConfig, OfflineFields):

@@ -10,11 +10,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from rl_training.errors import EnvironmentProblem
+from rl_training.core.errors import EnvironmentProblem
+from rl_training.core.spaces import FloatArray
+from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.runtime.environments import describe_error, episode_seed, spaces_of
 from rl_training.runtime.vector_envs import FAULT, failing_part, make_vector_env
-from rl_training.spaces import FloatArray
-from rl_training.streams import RandomStream, torch_generator
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rl_training.algorithms.learner import Learner
-from rl_training.errors import ConfigError
+from rl_training.core.errors import ConfigError
 
 WORTHWHILE_UPDATES = 20_000
 """Compiling costs 13 to 26 s from an empty cache. IQL at 256 x 256 has gained that back after 6,400 updates,

@@ -8,13 +8,13 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from rl_training.core.errors import DataError
+from rl_training.core.spaces import FloatArray, Spaces
+from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.reading import Allocate
-from rl_training.errors import DataError
 from rl_training.runtime.collector import Collector
-from rl_training.spaces import FloatArray, Spaces
-from rl_training.streams import RandomStream, torch_generator
 
 COLUMNS = ("obs", "actions", "rewards", "next_obs", "terminated", "truncated")
 

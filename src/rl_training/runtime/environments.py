@@ -13,9 +13,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.errors import EnvironmentProblem
-from rl_training.spaces import Spaces
-from rl_training.streams import derive_seed
+from rl_training.core.errors import EnvironmentProblem
+from rl_training.core.spaces import Spaces
+from rl_training.core.streams import derive_seed
 
 Env = gym.Env[Any, Any]
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rl_training.errors import EnvironmentProblem, UserError
+from rl_training.core.errors import EnvironmentProblem, UserError
 from rl_training.runtime.environments import check_spaces, episode_seed, make_env
 from rl_training.runtime.vector_envs import FAULT, GuardedEnv
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import keep_members, learner_state
-from rl_training.errors import RunFailed
+from rl_training.core.errors import RunFailed
+from rl_training.core.streams import RandomStream
 from rl_training.runtime.collector import FinishedEpisode
 from rl_training.runtime.run import Run
-from rl_training.streams import RandomStream
 
 
 class Source(Protocol):

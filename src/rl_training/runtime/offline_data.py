@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from rl_training.data.data_config import DatasetSource, OfflineDataFields
+from rl_training.config.data_fields import DatasetSource, OfflineDataFields
+from rl_training.core.errors import ConfigError, DataError
+from rl_training.core.registry import get_algorithm_spec
+from rl_training.core.spaces import Spaces
+from rl_training.core.train_config import TrainConfig
 from rl_training.data.dataset_loaders import load_transition_dataset
 from rl_training.data.offline_dataset import TransitionDataset, as_array
 from rl_training.data.processing import PreparedDataset, process_offline_dataset
 from rl_training.data.reference_scores import reference_returns
 from rl_training.data.validation import check_finite
-from rl_training.errors import ConfigError, DataError
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.data_collection import Rollout, UnitPolicy, collect_in_memory
 from rl_training.runtime.environments import spaces_of
-from rl_training.spaces import Spaces
 
 DEFAULT_GAMMA = 0.99
 """Discount of returns for an algorithm that has none of its own (BC)."""
@@ -120,7 +120,7 @@ def _load(kind: str, source: DatasetSource, config: TrainConfig, in_memory: bool
 
 def load_policy(path: str | None) -> UnitPolicy:
     """The policy of a checkpoint, on the CPU so that the same one gives the same rows everywhere."""
-    from rl_training.runtime.workflows import load_policy_from_checkpoint  # which may load this module
+    from rl_training.experiment.workflows import load_policy_from_checkpoint  # which may load this module
 
     if path is None:
         raise ConfigError("dataset_checkpoint is required by dataset_kind 'checkpoint'")

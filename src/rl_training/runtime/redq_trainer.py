@@ -7,12 +7,13 @@ from typing import Self, Unpack
 from pydantic import model_validator
 
 from rl_training.algorithms.redq import REDQ, REDQConfig, check_subset
-from rl_training.experiment.config import TrainConfig, setting
-from rl_training.experiment.run_fields import OnlineFields
+from rl_training.config import setting
+from rl_training.config.run_fields import OnlineFields
+from rl_training.core.train_config import TrainConfig
+from rl_training.experiment.training import Recipe, RunOptions
 from rl_training.models.mlp_redq import MLPREDQModel, REDQNetworkConfig
-from rl_training.runtime.material import online
-from rl_training.runtime.recipe import Recipe, RunOptions
 from rl_training.runtime.run import TrainResult
+from rl_training.runtime.sources.base import online
 
 
 class REDQRunConfig(REDQConfig, REDQNetworkConfig, OnlineFields):

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rl_training.core.atomic import reason
+from rl_training.core.checkpoints import load_checkpoint, save_checkpoint
+from rl_training.core.errors import DataError
 from rl_training.data.convert import Place, write_place
 from rl_training.data.disk_cache import new_flat_file
 from rl_training.data.episode_log import EpisodeLog
-from rl_training.errors import DataError
-from rl_training.experiment.atomic import reason
-from rl_training.experiment.checkpointing import load_checkpoint, save_checkpoint
 from rl_training.runtime.data_collection import Rollout
 from rl_training.runtime.offline_data import load_policy
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import unstack_member
+from rl_training.core.errors import RunFailed
+from rl_training.core.registry import get_algorithm_spec
+from rl_training.core.spaces import Spaces
+from rl_training.core.train_config import TrainConfig
+from rl_training.core.transforms import ObservationNormalizer
 from rl_training.data.data_info import ReferenceReturns
-from rl_training.data.transforms import ObservationNormalizer
-from rl_training.errors import RunFailed
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.runs import library_versions
+from rl_training.policies.policy import Policy
 from rl_training.runtime.collector import FinishedEpisode
 from rl_training.runtime.evaluation import EvalResult, evaluate_policy
-from rl_training.runtime.policy import Policy
-from rl_training.spaces import Spaces
 
 if TYPE_CHECKING:
     from rl_training.runtime.callbacks.base import Callback

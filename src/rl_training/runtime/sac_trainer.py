@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Unpack
 
 from rl_training.algorithms.sac import SAC, SACConfig
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.run_fields import OnlineFields
+from rl_training.config.run_fields import OnlineFields
+from rl_training.core.train_config import TrainConfig
+from rl_training.experiment.training import Recipe, RunOptions
 from rl_training.models.mlp_sac import MLPSACModel, SACNetworkConfig
-from rl_training.runtime.material import online
-from rl_training.runtime.recipe import Recipe, RunOptions
 from rl_training.runtime.run import TrainResult
+from rl_training.runtime.sources.base import online
 
 
 class SACRunConfig(SACConfig, SACNetworkConfig, OnlineFields):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Unpack
 
 from rl_training.algorithms.td3_bc import TD3BC, TD3BCConfig
-from rl_training.experiment.config import TrainConfig, setting
+from rl_training.config import setting
+from rl_training.core.train_config import TrainConfig
+from rl_training.experiment.training import Recipe, RunOptions
 from rl_training.models.base import NetworkConfig
 from rl_training.models.mlp_td3 import MLPTD3Model
-from rl_training.runtime.offline import OfflineFields, offline
-from rl_training.runtime.recipe import Recipe, RunOptions
 from rl_training.runtime.run import TrainResult
+from rl_training.runtime.sources.offline import OfflineFields, offline
 
 
 class TD3BCRunConfig(TD3BCConfig, NetworkConfig, OfflineFields):

@@ -7,12 +7,12 @@ from typing import Self, Unpack
 from pydantic import model_validator
 
 from rl_training.algorithms.tqc import TQC, TQCConfig, check_drop
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.run_fields import OnlineFields
+from rl_training.config.run_fields import OnlineFields
+from rl_training.core.train_config import TrainConfig
+from rl_training.experiment.training import Recipe, RunOptions
 from rl_training.models.mlp_tqc import MLPTQCModel, TQCNetworkConfig
-from rl_training.runtime.material import online
-from rl_training.runtime.recipe import Recipe, RunOptions
 from rl_training.runtime.run import TrainResult
+from rl_training.runtime.sources.base import online
 
 
 class TQCRunConfig(TQCConfig, TQCNetworkConfig, OnlineFields):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
-from rl_training.errors import EnvironmentProblem
+from rl_training.core.errors import EnvironmentProblem
 from rl_training.runtime.environments import Env, describe_error, make_env, quiet_gymnasium
 
 FAULT = "fault"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl_training.config.run_fields import EarlyStoppingConfig
 from rl_training.data.data_info import ReferenceReturns
-from rl_training.experiment.run_fields import EarlyStoppingConfig
 from rl_training.runtime.callbacks.base import Callback, Interval
 from rl_training.runtime.evaluation import EvalResult
 from rl_training.runtime.run import Run

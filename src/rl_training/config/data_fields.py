@@ -1,0 +1,178 @@
+"""The dataset fields of `algo_kwargs`: where the data comes from and what is done to it before training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from rl_training.config.errors import ConfigError
+from rl_training.config.fields import setting
+from rl_training.config.model import ConfigModel
+
+FileKind = Literal["npz", "hdf5", "minari", "parquet"]
+SourceKind = Literal["random", "checkpoint", "npz", "hdf5", "minari", "parquet"]
+DatasetKind = Literal["random", "checkpoint", "npz", "hdf5", "minari", "parquet", "mix"]
+
+DEFAULT_ROWS = 10_000
+"""Rows that `random` and `checkpoint` collect when `dataset_size` is not given."""
+
+
+class DatasetSource(ConfigModel):
+    """Where rows come from; shared by a whole dataset and by one part of a mix."""
+
+    section: ClassVar[str] = "data"
+
+    dataset_path: str | None = setting(
+        None, "file of the kinds npz, hdf5 and parquet; for minari the directory that holds the datasets"
+    )
+    dataset_id: str | None = setting(None, "id of a local Minari dataset, such as D4RL/door/human-v2")
+    dataset_size: int | None = setting(
+        None,
+        "rows: collected by random and checkpoint (null = 10000), first ones of a file, total of a mix",
+        ge=1,
+    )
+    dataset_seed: int = setting(0, "seed of the data: collection, and the rows that a mix draws", ge=0)
+    dataset_checkpoint: str | None = setting(
+        None, "run directory or checkpoint whose policy the kind checkpoint rolls out"
+    )
+    dataset_noise: float = setting(
+        0.0, "standard deviation of the Gaussian noise on rolled-out actions, in units of [-1, 1]", ge=0
+    )
+    dataset_random_share: float = setting(
+        0.0, "share of rolled-out actions that are replaced by uniform random ones", ge=0, le=1
+    )
+
+    @property
+    def rows_to_collect(self) -> int:
+        return DEFAULT_ROWS if self.dataset_size is None else self.dataset_size
+
+
+class DatasetPart(DatasetSource):
+    """One part of a mix."""
+
+    dataset_kind: SourceKind = setting(..., "where the part comes from")
+    weight: float | None = setting(None, "share of the mix relative to the other parts' weights", gt=0)
+    rows: int | None = setting(None, "rows that the mix draws from the part (instead of a weight)", ge=1)
+
+    @model_validator(mode="after")
+    def _source_is_named(self) -> Self:
+        _check_source(self.dataset_kind, self)
+        return self
+
+
+class OfflineDataFields(DatasetSource):
+    """Every dataset field of an offline algorithm's `algo_kwargs`."""
+
+    dataset_kind: DatasetKind = setting("random", "where the data comes from")
+    dataset_parts: tuple[DatasetPart, ...] = setting(
+        (), "parts of the kind mix: mappings of these dataset_ fields with a `weight` or `rows` each"
+    )
+    dataset_in_memory: bool = setting(
+        True, "false keeps the rows on disk, memory-mapped from a flat cache that processes share"
+    )
+    reward_scale: float = setting(1.0, "factor of every reward", gt=0)
+    reward_shift: float = setting(0.0, "added to every scaled reward")
+    reward_clip: float | tuple[float, float] | None = setting(
+        None, "bounds of the transformed reward: c for [-c, c], or [low, high]"
+    )
+    normalize_reward: bool = setting(
+        False, "first scale rewards by 1000 / (largest - smallest episode return), as IQL does"
+    )
+    returns_to_go: Literal["auto", "given"] = setting(
+        "auto", "auto computes them where the algorithm needs them; given takes those of the data as they are"
+    )
+    failure_reward: float | None = setting(
+        None,
+        "raw reward of failing: an episode of nothing else gets returns-to-go failure / (1 - gamma) (Cal-QL)",
+    )
+    top_fraction: float = setting(1.0, "share of episodes kept, those with the highest return", gt=0, le=1)
+    n_step: int = setting(1, "steps summed into one transition", ge=1)
+    normalize_observations: bool = setting(
+        False, "(obs - mean) / (std + 1e-3) over the data, saved with the policy"
+    )
+    action_clip: float | None = setting(
+        None, "largest magnitude of a data action scaled to [-1, 1], such as 0.99999", gt=0, le=1
+    )
+    out_of_bounds: Literal["error", "clip", "rescale"] = setting(
+        "error", "data actions outside the bounds: refuse, clip, or map the data's own range to the bounds"
+    )
+    action_low: tuple[float, ...] | None = setting(
+        None, "lower action bounds, when neither an environment nor the data gives them"
+    )
+    action_high: tuple[float, ...] | None = setting(
+        None, "upper action bounds, when neither an environment nor the data gives them"
+    )
+    reference_min_return: float | None = setting(
+        None, "return that a normalised score of 0 stands for (usually random actions)"
+    )
+    reference_max_return: float | None = setting(
+        None, "return that a normalised score of 100 stands for (usually an expert)"
+    )
+
+    @field_validator("dataset_parts", mode="before")
+    @classmethod
+    def _parts_are_built(cls, value: Any) -> Any:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            return value
+        parts, mistakes = [], []
+        for index, part in enumerate(value):
+            try:
+                parts.append(DatasetPart.build(part) if isinstance(part, Mapping) else part)
+            except ConfigError as error:
+                mistakes += [f"dataset_parts[{index}].{line}" for line in str(error).splitlines()]
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
+        return tuple(parts)
+
+    @model_validator(mode="after")
+    def _recipe_is_complete(self) -> Self:
+        problems = [*self._recipe_problems(), *self._range_problems()]
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _recipe_problems(self) -> list[str]:
+        if self.dataset_kind != "mix":
+            parts = ["dataset_parts is used by dataset_kind 'mix' only"] if self.dataset_parts else []
+            return parts + _source_problems(self.dataset_kind, self)
+        if len(self.dataset_parts) < 2:
+            return [f"dataset_parts must have at least 2 parts, got {len(self.dataset_parts)}"]
+        chosen = [(part.weight is not None, part.rows is not None) for part in self.dataset_parts]
+        if len(set(chosen)) > 1 or chosen[0] == (True, True):
+            return ["dataset_parts must all have a weight, or all have rows, or all have neither"]
+        if self.dataset_size is not None and not chosen[0][0]:
+            return ["dataset_size of a mix needs a weight in every part of dataset_parts"]
+        return []
+
+    def _range_problems(self) -> list[str]:
+        problems = []
+        if isinstance(self.reward_clip, tuple):
+            if not self.reward_clip[0] < self.reward_clip[1]:
+                problems.append(f"reward_clip must be [low, high] with low < high, got {self.reward_clip}")
+        elif self.reward_clip is not None and self.reward_clip <= 0:
+            problems.append(f"reward_clip must be > 0 or [low, high], got {self.reward_clip}")
+        if (self.action_low is None) != (self.action_high is None):
+            problems.append("action_low and action_high must be given together")
+        minimum, maximum = self.reference_min_return, self.reference_max_return
+        if (minimum is None) != (maximum is None):
+            problems.append("reference_min_return and reference_max_return must be given together")
+        elif minimum is not None and maximum is not None and not minimum < maximum:
+            problems.append(f"reference_max_return must be > reference_min_return ({minimum}), got {maximum}")
+        return problems
+
+
+def _check_source(kind: str, source: DatasetSource) -> None:
+    problems = _source_problems(kind, source)
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def _source_problems(kind: str, source: DatasetSource) -> list[str]:
+    needed = {"minari": "dataset_id", "checkpoint": "dataset_checkpoint"}
+    needed |= {"npz": "dataset_path", "hdf5": "dataset_path", "parquet": "dataset_path"}
+    name = needed.get(kind)
+    if name is not None and getattr(source, name) is None:
+        return [f"{name} is required by dataset_kind '{kind}'"]
+    return []

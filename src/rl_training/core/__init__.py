@@ -1,0 +1,1 @@
+"""Leaves: errors, spaces, streams, transforms, registries, files."""

@@ -1,0 +1,170 @@
+"""Minari datasets on this machine: whole episodes with T + 1 observations each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.core.errors import DataError
+from rl_training.core.spaces import Spaces
+from rl_training.data.data_info import DataInfo, ReferenceReturns
+from rl_training.data.episode_log import EpisodeLog
+from rl_training.data.episodes import Array
+from rl_training.data.reading import Target
+from rl_training.data.validation import check_numeric
+
+OWN_KEY = "rl_training"
+"""Metadata key under which conversions keep what Minari has no place for."""
+
+INFO_PREFIX = "rl_training_"
+"""Start of the names of `infos` entries that hold optional fields and rows without a successor."""
+
+
+def read_minari(dataset_id: str, root: Path | None, target: Target) -> EpisodeLog:
+    """Read a local dataset episode by episode; `root` is the folder of datasets (default: Minari's own)."""
+    dataset = _open(dataset_id, root)
+    own = dataset.storage.metadata.get(OWN_KEY, {})
+    info = _describe(dataset.storage.metadata, dataset_id, own)
+    rows = int(own.get("rows", dataset.total_steps))
+    columns: dict[str, Array] = {}
+    start = 0
+    for number, episode in enumerate(dataset.iterate_episodes()):
+        piece = _episode(episode, f"{dataset_id}: episode {number}", own.get("successors") != "next_row")
+        for field, values in piece.items():
+            if field not in columns:
+                check_numeric(field, values.dtype, dataset_id)
+                columns[field] = target.array(field, (rows, *values.shape[1:]), values.dtype)
+            columns[field][start : start + len(values)] = values
+        start += len(piece["rewards"])
+    if not start:
+        raise DataError(f"{dataset_id}: the dataset is empty (0 rows)")
+    if start != rows:
+        raise DataError(f"{dataset_id}: its metadata promises {rows} steps, but its episodes have {start}")
+    return EpisodeLog.build(columns, info=info, lenient=target.lenient)
+
+
+def installed_ids(root: Path | None = None) -> list[str]:
+    """Ids of the local datasets."""
+    folder = datasets_root(root)
+    found = [path.parent.parent for path in sorted(folder.glob("**/data/metadata.json"))]
+    return [path.relative_to(folder).as_posix() for path in found]
+
+
+def _episode(episode: Any, where: str, with_successors: bool) -> dict[str, Array]:
+    """The rows of one episode by field."""
+    obs, actions = np.asarray(episode.observations), np.asarray(episode.actions)
+    steps = len(episode.rewards)
+    if not len(obs) == len(actions) + 1 == steps + 1:
+        raise DataError(
+            f"{where} has {len(obs)} observations, {len(actions)} actions and {steps} rewards; "
+            "Minari episodes have one observation more than steps"
+        )
+    ended = np.zeros(steps, dtype=bool)
+    ended[-1:] = True
+    piece = {"obs": obs[:-1], "actions": actions, "rewards": np.asarray(episode.rewards)}
+    if with_successors:
+        piece["next_obs"] = obs[1:]
+    piece |= {"terminated": np.asarray(episode.terminations), "truncated": np.asarray(episode.truncations)}
+    piece["episode_ends"] = ended
+    return _with_infos(piece, episode.infos or {}, obs, with_successors)
+
+
+def _with_infos(
+    piece: dict[str, Array], infos: dict[str, Any], obs: Array, with_successors: bool
+) -> dict[str, Array]:
+    """Add optional fields, and the last step whose successor was never recorded, from our `infos`."""
+    for field in ("next_actions", "returns_to_go"):
+        if INFO_PREFIX + field in infos:
+            piece[field] = np.asarray(infos[INFO_PREFIX + field])[:-1]
+    if with_successors or not bool(np.asarray(infos.get(INFO_PREFIX + "unfinished", [False]))[-1]):
+        return piece
+    last = {name: np.asarray(infos[INFO_PREFIX + name])[-1:] for name in ("action", "reward")}
+    extra = {"obs": obs[-1:], "actions": last["action"], "rewards": last["reward"]}
+    extra |= {
+        "terminated": np.zeros(1, bool),
+        "truncated": np.ones(1, bool),
+        "episode_ends": np.ones(1, bool),
+    }
+    for field in ("next_actions", "returns_to_go"):
+        if field in piece:
+            extra[field] = np.asarray(infos[INFO_PREFIX + field])[-1:]
+    for flag in ("truncated", "episode_ends"):
+        piece[flag] = np.zeros_like(piece[flag])
+    return {name: np.concatenate([values, extra[name]]) for name, values in piece.items()}
+
+
+def _describe(metadata: dict[str, Any], dataset_id: str, own: dict[str, Any]) -> DataInfo:
+    spaces = _spaces(dataset_id, metadata["observation_space"], metadata["action_space"])
+    reference = None
+    if metadata.get("ref_min_score") is not None and metadata.get("ref_max_score") is not None:
+        reference = ReferenceReturns(
+            float(metadata["ref_min_score"]),
+            float(metadata["ref_max_score"]),
+            own.get("reference_source", f"Minari dataset {dataset_id}"),
+        )
+    env_id = own.get("env_id")
+    if env_id is None and metadata.get("env_spec"):
+        env_id = json.loads(metadata["env_spec"]).get("id")
+    return DataInfo(source=dataset_id, spaces=spaces, env_id=env_id, reference=reference)
+
+
+def _spaces(dataset_id: str, observation: Any, action: Any) -> Spaces | None:
+    from gymnasium import spaces
+
+    for name, space in (("observations", observation), ("actions", action)):
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise DataError(
+                f"{dataset_id}: {name} are {type(space).__name__} {space.shape or ''}, "
+                "only flat vectors (Box) are supported"
+            )
+    low, high = (tuple(float(value) for value in bound) for bound in (action.low, action.high))
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        return None
+    return Spaces(int(observation.shape[0]), low, high)
+
+
+def dataset_directory(dataset_id: str, root: Path | None) -> Path:
+    """Where the files of a dataset lie; one that is not installed is refused with a list of what is."""
+    folder = datasets_root(root)
+    if not (folder / dataset_id / "data").is_dir():
+        installed = installed_ids(root)
+        listed = ", ".join(installed) if installed else "none"
+        raise DataError(
+            f"dataset_id must name a Minari dataset in {folder}, got {dataset_id!r}; installed: {listed} "
+            f"(download one with: minari download {dataset_id})"
+        )
+    return folder / dataset_id / "data"
+
+
+def _open(dataset_id: str, root: Path | None) -> Any:
+    minari = import_minari()
+    directory = dataset_directory(dataset_id, root)
+    try:
+        return minari.MinariDataset(directory)
+    except (OSError, ValueError, KeyError, AssertionError, ImportError) as problem:
+        text = " ".join(str(problem).split()) or type(problem).__name__
+        raise DataError(f"{dataset_id}: cannot be read as a Minari dataset ({text})") from None
+
+
+def datasets_root(root: Path | None) -> Path:
+    """The directory that holds Minari datasets: the given one, or Minari's own."""
+    if root is not None:
+        return root
+    import_minari()
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    return Path(get_dataset_path())
+
+
+def import_minari() -> Any:
+    """The minari package, or how to install it."""
+    try:
+        import minari
+    except ImportError:
+        raise DataError(
+            "Minari datasets need minari; install it with: pip install 'rl-training[minari]'"
+        ) from None
+    return minari

@@ -1,0 +1,155 @@
+"""Episodes of a saved policy as video files: the same episodes, with the same returns, as an evaluation."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rl_training.core.atomic import reason
+from rl_training.core.checkpoints import load_checkpoint
+from rl_training.core.errors import ConfigError, EnvironmentProblem, UserError
+from rl_training.data.data_info import ReferenceReturns
+from rl_training.experiment.workflows import NOT_FOR_ACTING, policy_from_state, saved_config
+from rl_training.runtime.callbacks.evaluation import eval_metrics
+from rl_training.runtime.environments import describe_error, quiet_gymnasium
+from rl_training.runtime.evaluation import ActingPolicy, EvalResult, Seat, played_in_lock_step
+
+DEFAULT_FRAMES_PER_SECOND = 30
+MAX_EPISODE_STEPS = 100_000
+INSTALL = "pip install 'rl-training[video]'"
+
+
+def film_checkpoint(
+    path: str | Path, folder: str | Path, *, num_episodes: int | None = None, device: str = "auto"
+) -> dict[str, Any]:
+    """Play a saved policy, write each episode to `folder/episode-<k>.mp4`, return the evaluation metrics."""
+    require_encoder()
+    state = load_checkpoint(path, skip=NOT_FOR_ACTING)
+    config = saved_config(state)
+    if config.env_id is None:
+        raise ConfigError("env_id must be given to film: this policy was trained without an environment")
+    settings: Any = config.run_config()
+    seed = config.seed if settings.eval_seed is None else settings.eval_seed
+    files, result = film_policy(
+        policy_from_state(state, device),
+        config.env_id,
+        dict(config.env_kwargs),
+        num_episodes or max(1, config.eval_episodes),
+        seed,
+        Path(folder),
+        deterministic=settings.eval_deterministic,
+    )
+    reference = state["reference"]
+    return {
+        **eval_metrics(result, None if reference is None else ReferenceReturns.from_dict(reference)),
+        "global_step": state["counters"]["global_step"],
+        "gradient_steps": state["counters"]["gradient_steps"],
+        "videos": [str(file) for file in files],
+    }
+
+
+def film_policy(
+    policy: ActingPolicy,
+    env_id: str,
+    env_kwargs: dict[str, Any],
+    num_episodes: int,
+    seed: int,
+    folder: Path,
+    *,
+    deterministic: bool = True,
+) -> tuple[list[Path], EvalResult]:
+    """One environment plays all episodes, one after the other, and is filmed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UserError(f"video directory {folder} cannot be written: {reason(problem)}") from problem
+    returns, lengths = np.zeros(num_episodes), np.zeros(num_episodes, dtype=np.int64)
+    with ExitStack() as closing:
+        seat = FilmedSeat(env_id, env_kwargs, folder)
+        closing.callback(seat.close)
+        for _ in played_in_lock_step(policy, [seat], num_episodes, seed, deterministic, MAX_EPISODE_STEPS):
+            returns[seat.episode], lengths[seat.episode] = seat.ret, seat.length
+    return seat.files, EvalResult(returns, lengths)
+
+
+class FilmedSeat(Seat):
+    """A seat whose environment draws itself after every step."""
+
+    def __init__(self, env_id: str, env_kwargs: dict[str, Any], folder: Path) -> None:
+        super().__init__(env_id, {**env_kwargs, "render_mode": "rgb_array"})
+        self.folder = folder
+        self.files: list[Path] = []
+        self.rate = float(self.env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND)
+        self.writer: Any = None
+
+    def begin(self, episode: int, seed: int) -> npt.NDArray[Any]:
+        obs = super().begin(episode, seed)
+        self.finish_file()
+        self.files.append(self.folder / f"episode-{episode:03d}.mp4")
+        self.add_frame()
+        return obs
+
+    def play(self, action: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], bool]:
+        obs, ended = super().play(action)
+        self.add_frame()
+        return obs, ended
+
+    def add_frame(self) -> None:
+        import imageio.v2 as imageio
+
+        try:
+            with quiet_gymnasium():
+                frame = np.asarray(self.env.render(), dtype=np.uint8)
+        except Exception as error:
+            raise EnvironmentProblem(
+                f"environment {self.env_id!r} cannot draw itself: {describe_error(error)}{_remedy(error)}"
+            ) from error
+        if frame.ndim != 3:
+            raise EnvironmentProblem(
+                f"environment {self.env_id!r} has no pictures: it must support render_mode 'rgb_array'"
+            )
+        try:
+            if self.writer is None:
+                # macro_block_size 2: H.264 needs even sides, and nothing else is to be scaled
+                self.writer = imageio.get_writer(
+                    self.files[-1],
+                    fps=self.rate,
+                    codec="libx264",
+                    macro_block_size=2,
+                    ffmpeg_log_level="error",
+                )
+            self.writer.append_data(frame)
+        except OSError as problem:
+            raise UserError(f"cannot write {self.files[-1]}: {reason(problem)}") from problem
+
+    def finish_file(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+
+    def close(self) -> None:
+        self.finish_file()
+        self.env.close()
+
+
+def require_encoder() -> None:
+    """Say what to install before anything is loaded."""
+    for package in ("imageio", "imageio_ffmpeg"):
+        if find_spec(package) is None:
+            raise UserError(f"video needs the package {package}, which is not installed: {INSTALL}")
+    # Pictures are drawn in memory: pygame needs no display, nor to say hello in the middle of the output.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+
+
+def _remedy(error: Exception) -> str:
+    text = str(error).lower()
+    if "pygame" in text:
+        return f"; {INSTALL}"
+    return "; set MUJOCO_GL=egl or MUJOCO_GL=osmesa" if "gl" in text.split() or "opengl" in text else ""

@@ -1,1 +1,0 @@
-"""A trained policy as one portable file, and the ways to open it again."""

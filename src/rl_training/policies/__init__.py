@@ -1,0 +1,1 @@
+"""What acts: a policy, its files and their exports."""

@@ -1,0 +1,151 @@
+"""The Markdown page that travels with an exported policy: what it is, how good it is, how to use it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from rl_training.experiment.seed_scores import SeedScore, mean_interval, sister_scores, student_interval
+from rl_training.policies.usage import CPP, LIBRARIES, PYTHON
+
+PAGE = Template("""# $title
+
+$summary
+
+## What goes in, what comes out
+
+| | |
+|---|---|
+| observation | $obs_dim numbers, float32, raw as the environment gives them, shape `[batch, $obs_dim]` |
+| action | $action_dim numbers, float32, in the environment's units, inside the bounds |
+| action bounds | low $low, high $high |
+| inside the file | $inside |
+| head | $head |
+
+## Scores
+
+$scores
+
+## Training
+
+| | |
+|---|---|
+$training
+
+## Limits
+
+$limits
+
+## Load it in Python
+
+$libraries
+
+```python
+$python
+```
+
+## Load it in C++
+
+```cpp
+$cpp
+```
+
+Versions at export: $versions.
+""")
+
+LIMITS = """- The policy is deterministic; it was judged in the environment named above and nowhere else.
+- Observations far from the training data get an action like any other: nothing in the file notices them.
+- `load_policy` checks the size of an observation and refuses NaN and infinity; it does not
+  check units or order of features.
+- Scores come from simulated episodes. They say nothing about safety on hardware."""
+
+
+def model_card(metadata: Mapping[str, Any], file_name: str, format: str, run_dir: Path | None) -> str:
+    """The page, from what is in the file and from the runs beside its own."""
+    graph, spaces = metadata["graph"], metadata["graph"]["spaces"]
+    where = metadata["env_id"] or "an environment that is not named"
+    inside = ["observation normalisation"] if graph["normalized"] else []
+    inside += ["network", "action un-scaling", "clipping"]
+    inside += ["mean and log std of the distribution"] if graph["log_std_range"] else []
+    names = {
+        "file": file_name,
+        "obs_dim": spaces["obs_dim"],
+        "action_dim": len(spaces["action_low"]),
+    }
+    scores = [] if run_dir is None else sister_scores(run_dir)
+    return PAGE.substitute(
+        names,
+        title=f"{metadata['algo_class']} policy for {where}",
+        summary=f"`{file_name}` acts in {where}; it was trained by {metadata['algo_class']}.",
+        low=spaces["action_low"],
+        high=spaces["action_high"],
+        inside=", ".join(inside),
+        head=metadata["head"],
+        scores=scores_text(metadata, scores),
+        training=training_rows(metadata),
+        limits=LIMITS,
+        libraries=LIBRARIES[format],
+        python=Template(PYTHON[format]).substitute(names),
+        cpp=Template(CPP[format]).substitute(names),
+        versions=", ".join(f"{name} {version}" for name, version in metadata["versions"].items()),
+    )
+
+
+def scores_text(metadata: Mapping[str, Any], seeds: list[SeedScore]) -> str:
+    """This policy's evaluation, then the other seeds of the same config; intervals are 95 % for the mean."""
+    lines = [own_score(metadata)]
+    if len(seeds) > 1:
+        lines += ["", "The same config under other seeds, last evaluation of each:", ""]
+        lines += ["| seed | return, mean | std over episodes | episodes |", "|---|---|---|---|"]
+        lines += [f"| {s.seed} | {s.mean:.1f} | {s.std:.1f} | {s.episodes} |" for s in seeds]
+        interval = mean_interval([s.mean for s in seeds])
+        assert interval is not None
+        mean = math.fsum(s.mean for s in seeds) / len(seeds)
+        lines += [
+            "",
+            f"Over {len(seeds)} seeds: {mean:.1f}, 95 % interval {shown_interval(interval)} (Student).",
+        ]
+    else:
+        lines += ["", "One seed: how much returns vary between training runs is not known."]
+    reference = metadata["reference_returns"]
+    if reference is not None:
+        lines += [
+            "",
+            f"Reference returns ({reference['source']}): score 0 is {reference['minimum']:.1f}, "
+            f"score 100 is {reference['maximum']:.1f}.",
+        ]
+    return "\n".join(lines)
+
+
+def own_score(metadata: Mapping[str, Any]) -> str:
+    scores, seed = metadata["scores"], metadata["training"]["seed"]
+    mean, std, count = (scores.get(f"eval_{name}") for name in ("return_mean", "return_std", "episodes"))
+    if mean is None or not count:
+        return "This policy was not evaluated during training."
+    text = f"Seed {seed}: mean return {mean:.1f} over {count} episode(s) (std {std:.1f})"
+    if count > 1:
+        interval = student_interval(mean, std * math.sqrt(count / (count - 1)), count)
+        text += f", 95 % interval {shown_interval(interval)} over episodes of this one policy"
+    score = scores.get("eval_normalized_score")
+    return text + ("." if score is None else f"; normalised score {score:.1f}.")
+
+
+def shown_interval(interval: tuple[float, float]) -> str:
+    return f"[{interval[0]:.1f}, {interval[1]:.1f}]"
+
+
+def training_rows(metadata: Mapping[str, Any]) -> str:
+    training = metadata["training"]
+    rows = {
+        "algorithm": f"{metadata['algo_class']} (`{metadata['algo']}`)",
+        "run": training["run"] or "not kept",
+        "seed": training["seed"],
+        "steps": f"{training['global_step']} ({training['gradient_steps']} gradient steps)",
+        **{f"data: {key}": value for key, value in (training["data"] or {}).items() if value is not None},
+        **{f"setting: {key}": f"`{value}`" for key, value in training["config"]["algo_kwargs"].items()},
+        "trained with": ", ".join(f"{name} {version}" for name, version in training["versions"].items()),
+    }
+    return "\n".join(f"| {key} | {str(value).replace('|', '/')} |" for key, value in rows.items())

@@ -1,0 +1,60 @@
+"""What travels with an exported policy, in every format: one JSON text under one key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_training.core.errors import UserError
+from rl_training.experiment.runs import library_versions, plain_json
+from rl_training.policies.graph import HEADS, PolicyGraph
+
+METADATA_KEY = "rl_training_policy"
+FORMAT_VERSION = 1
+
+
+def describe_policy(state: Mapping[str, Any], graph: PolicyGraph, run: str | None) -> dict[str, Any]:
+    """Where a policy comes from and what its numbers mean, from the checkpoint it is taken from."""
+    config = state["config"]
+    metadata = {
+        "format_version": FORMAT_VERSION,
+        "algo": state["algo"],
+        "algo_class": state["algo_class"],
+        "env_id": config["env_id"],
+        "env_kwargs": config["env_kwargs"],
+        "graph": graph.description(),
+        "head": HEADS[graph.head],
+        "training": {
+            "run": run,
+            "seed": config["seed"],
+            "global_step": state["counters"]["global_step"],
+            "gradient_steps": state["counters"]["gradient_steps"],
+            "config": config,
+            "data": state["dataset"],
+            "versions": state["versions"],
+        },
+        "scores": state["results"],
+        "reference_returns": state["reference"],
+        "versions": library_versions(),
+    }
+    plain: dict[str, Any] = plain_json(metadata)
+    return plain
+
+
+def parse_metadata(text: str, path: Path) -> dict[str, Any]:
+    """The metadata of a file; one that a later version wrote is refused."""
+    try:
+        metadata = json.loads(text)
+        version = int(metadata["format_version"])
+    except (ValueError, TypeError, KeyError) as problem:
+        raise UserError(
+            f"policy {path} is damaged: its metadata makes no sense; export it again"
+        ) from problem
+    if version > FORMAT_VERSION:
+        raise UserError(
+            f"policy {path} was written by a newer version of rl_training (file format {version}, "
+            f"this version reads up to {FORMAT_VERSION}); upgrade rl_training"
+        )
+    return dict(metadata)

@@ -1,0 +1,73 @@
+"""A policy over a file: observations in, actions out, in pieces, so that neither has to fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rl_training.core.errors import UserError
+from rl_training.core.spaces import FloatArray, Spaces
+from rl_training.experiment.workflows import load_policy_from_checkpoint
+from rl_training.policies.action_files import open_actions
+from rl_training.policies.deployed import DeployedPolicy
+from rl_training.policies.loading import is_policy_file, load_policy
+from rl_training.policies.observation_files import Array, read_chunks
+from rl_training.policies.policy import Policy
+
+
+class Predicting(Protocol):
+    """What a live policy and an exported one have in common."""
+
+    spaces: Spaces
+
+    def predict(self, obs: npt.ArrayLike) -> FloatArray: ...
+
+
+def predict_file(
+    policy: Predicting,
+    source: Path,
+    target: Path,
+    on_progress: Callable[[int, float], None] = lambda rows, share: None,
+) -> int:
+    """Write the action of every observation in `source`, in order; returns how many there were.
+
+    `on_progress` is told the rows done and the share of the source that is read.
+    """
+    if target.exists() and source.exists() and target.samefile(source):
+        raise UserError(f"--out must not be the file that is read, got {str(target)!r}")
+    done = 0
+    with open_actions(target, policy.spaces.action_dim) as write:
+        for rows, share in read_chunks(source):
+            write(policy.predict(checked_rows(rows, policy.spaces.obs_dim, source, done)))
+            done += len(rows)
+            on_progress(done, share)
+        if not done:
+            raise UserError(f"--obs-file {source} holds no observations")
+    return done
+
+
+def checked_rows(rows: Array, size: int, source: Path, before: int) -> FloatArray:
+    """The rows as float32; a bad one is named by its place in the whole file, counted from 1."""
+    if rows.ndim != 2 or rows.shape[1] != size or rows.dtype.kind not in "biuf":
+        raise UserError(
+            f"--obs-file {source} must hold rows of {size} numbers, as this policy observes, "
+            f"got shape {rows.shape} of {rows.dtype}"
+        )
+    with np.errstate(over="ignore"):  # too large for float32: found on the next line
+        values: FloatArray = rows.astype(np.float32)
+    finite = np.isfinite(values).all(axis=1)
+    if not finite.all():
+        row = before + int(np.argmin(finite)) + 1
+        raise UserError(
+            f"--obs-file {source} must hold finite numbers: observation {row} has NaN or infinity"
+        )
+    return values
+
+
+def open_policy(path: Path) -> Policy | DeployedPolicy:
+    """The policy of an exported file, a checkpoint or a run directory."""
+    return load_policy(path) if is_policy_file(path) else load_policy_from_checkpoint(path)

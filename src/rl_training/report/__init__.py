@@ -1,0 +1,1 @@
+"""Many runs on one page: reader, statistics, charts."""

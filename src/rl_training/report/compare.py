@@ -1,0 +1,111 @@
+"""Which of two sets of runs is better, how sure that is, and when the question makes no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rl_training.core.errors import UserError
+from rl_training.report.run_reader import SCORE, RunRecord
+from rl_training.report.sections import metric_title
+from rl_training.report.statistics import Estimate, difference, probability_of_improvement
+from rl_training.report.study import (
+    Group,
+    arrange,
+    check_metric,
+    common_metric,
+    environment_key,
+    task_key,
+)
+from rl_training.report.tables import bounds, plain_number
+
+FEW_RUNS = 5
+
+Strata = list[list[float]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides by their last and by their best evaluations; differences are first minus second."""
+
+    metric: str
+    labels: tuple[str, str]
+    last: tuple[Strata, Strata]
+    best: tuple[Strata, Strata]
+    last_difference: Estimate
+    best_difference: Estimate
+    improvement: Estimate
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        first, second = (sum(len(scores) for scores in side) for side in self.last)
+        return first, second
+
+    @property
+    def verdict(self) -> str:
+        """One sentence that rests on the last evaluations."""
+        change, (first, second) = self.last_difference, self.runs
+        told = f"{plain_number(change.value)} {bounds(change)}" if min(first, second) > 1 else ""
+        what = f"last {metric_title(self.metric)}"
+        basis = f"95 % interval, {first} and {second} runs"
+        if not told:
+            shown = f"{plain_number(change.value)} with {first} and {second} runs"
+            return f"No verdict: a single run has no interval; difference in {what} (A - B): {shown}."
+        if change.low <= 0 <= change.high:
+            return f"No difference shown: {what} differs by {told} ({basis})."
+        better = "A" if change.low > 0 else "B"
+        hint = "" if min(first, second) >= FEW_RUNS else " Few runs: take it as a hint."
+        return f"{better} is better: difference in {what} (A - B) {told} ({basis}).{hint}"
+
+
+def compare_runs(
+    first: Sequence[RunRecord], second: Sequence[RunRecord], *, metric: str | None = None, seed: int = 0
+) -> Comparison:
+    """Compare the finished runs of two configurations, task by task."""
+    metric = metric or common_metric([*first, *second])
+    check_metric([*first, *second], metric)
+    sides = [_groups_of(name, runs, metric) for name, runs in (("A", first), ("B", second))]
+    key = _common_key(sides)
+    tables = [{key(group.runs[0]): group for group in side} for side in sides]
+    if len(tables[0]) > 1 and metric != SCORE:
+        raise UserError(
+            f"{metric} of {len(tables[0])} different tasks has no common scale: compare one task at a time"
+        )
+    order = sorted(tables[0])
+    last_a, last_b = ([table[name].last(metric) for name in order] for table in tables)
+    best_a, best_b = ([table[name].best(metric) for name in order] for table in tables)
+    return Comparison(
+        metric,
+        (sides[0][0].label, sides[1][0].label),
+        (last_a, last_b),
+        (best_a, best_b),
+        difference(last_a, last_b, seed=seed),
+        difference(best_a, best_b, seed=seed),
+        probability_of_improvement(last_a, last_b, seed=seed),
+    )
+
+
+def _groups_of(name: str, runs: Sequence[RunRecord], metric: str) -> list[Group]:
+    """The one configuration of a side, in each of its tasks."""
+    if not any(run.finished and run.last(metric) is not None for run in runs):
+        raise UserError(f"{name} has no finished run with the metric {metric!r}: the two cannot be compared")
+    groups = []
+    for task in arrange(runs, metric).tasks:
+        if len(task.groups) > 1:
+            labels = ", ".join(group.label for group in task.groups)
+            raise UserError(f"{name} must hold one configuration, got {len(task.groups)}: {labels}")
+        groups += [group for group in task.groups if group.runs]
+    return groups
+
+
+def _common_key(sides: Sequence[Sequence[Group]]) -> Callable[[RunRecord], str]:
+    """What pairs the tasks of both sides: environment and data, or the environment where the data differs."""
+    for key in (task_key, environment_key):
+        first, second = ([key(group.runs[0]) for group in side] for side in sides)
+        if set(first) == set(second) and len(set(first)) == len(first) == len(second):
+            return key
+    places = [", ".join(sorted({str(group.runs[0].env_id) for group in side})) for side in sides]
+    raise UserError(
+        f"A and B ran in different environments or on different sets of tasks and cannot be compared: "
+        f"A has {places[0]}, B has {places[1]}"
+    )

@@ -1,0 +1,169 @@
+"""Reading run directories back: what was configured, what was measured, how far it got."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from rl_training.config.yaml_text import parse_yaml
+from rl_training.core.errors import ConfigError, UserError
+from rl_training.experiment.logging import read_metrics
+from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
+
+RUN_FORMAT = 1
+"""Version of the files in a run directory; one without a number is of the first."""
+
+RETURN = "eval_return_mean"
+SCORE = "eval_normalized_score"
+SCORE_REFERENCE = "eval_normalized_score_reference"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as its files describe it. Everything in them may be missing, as in a run that was killed."""
+
+    path: Path
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any] | None
+    rows: tuple[Mapping[str, Any], ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def algo(self) -> str:
+        return str(self.config.get("algo", "unknown"))
+
+    @property
+    def env_id(self) -> str | None:
+        value = self.config.get("env_id")
+        return None if value is None else str(value)
+
+    @property
+    def seed(self) -> Any:
+        return self.config.get("seed")
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The final numbers; none if the run has not ended."""
+        return _mapping((self.summary or {}).get("metrics"))
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return _mapping(self.config.get("algo_kwargs"))
+
+    @property
+    def dataset(self) -> Mapping[str, Any]:
+        """What the run noted about its data; empty for one that learned from interaction."""
+        return _mapping((self.summary or {}).get("dataset"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether training came to its end, by its budget or by its own rule, and not by a signal."""
+        return self.summary is not None and self.metrics.get("signal") is None
+
+    @property
+    def stop_reason(self) -> str:
+        if self.summary is None:
+            return "unfinished"
+        return str(self.summary.get("stop_reason", "finished"))
+
+    @cached_property
+    def last_step(self) -> int:
+        return max((row["step"] for row in self.rows), default=0)
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of the training, known once the run has ended."""
+        return number(_mapping((self.summary or {}).get("timing")).get("seconds"))
+
+    def series(self, metric: str, kind: str = "eval") -> list[tuple[int, float]]:
+        """Steps and values of a metric; of a step that was logged twice, the later value."""
+        points = {}
+        for row in self.rows:
+            value = number(row.get(metric))
+            if row.get("kind") == kind and value is not None:
+                points[int(row["step"])] = value
+        return sorted(points.items())
+
+    def last(self, metric: str) -> float | None:
+        series = self.series(metric)
+        return series[-1][1] if series else None
+
+    def best(self, metric: str) -> tuple[int, float] | None:
+        """Step and value of the highest evaluation, the first of equal ones."""
+        return max(self.series(metric), key=lambda point: (point[1], -point[0]), default=None)
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[RunRecord]:
+    """The runs that the paths name: run directories, folders with runs in them, patterns such as `sac-*`."""
+    found: dict[Path, Path] = {}
+    for given in paths:
+        path = Path(given).expanduser()
+        matches = [path] if path.exists() else [Path(match) for match in sorted(glob(str(path)))]
+        folders = [file.parent for match in matches for file in sorted(match.rglob(CONFIG_FILE))]
+        if not folders:
+            problem = "has no run in it" if matches else "does not exist"
+            raise UserError(
+                f"{given} {problem}: name a run directory (with {CONFIG_FILE}) or a folder of runs"
+            )
+        for folder in folders:
+            found.setdefault(folder.resolve(), folder)
+    return [read_run(folder) for folder in found.values()]
+
+
+def read_run(run_dir: str | Path) -> RunRecord:
+    """Read one run directory; files that are not there yet are fine, files of another format are not."""
+    path = Path(run_dir)
+    try:
+        config = parse_yaml((path / CONFIG_FILE).read_text(encoding="utf-8"), str(path / CONFIG_FILE))
+        summary = _read_summary(path / SUMMARY_FILE)
+        rows = read_metrics(path)
+    except ConfigError:
+        raise
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UserError(f"run {path} cannot be read: {problem}") from problem
+    if not isinstance(config, dict):
+        raise UserError(f"{path / CONFIG_FILE} is not the config of a run: it must be a mapping of settings")
+    for version in (config.get("format_version"), (summary or {}).get("format_version")):
+        if version not in (None, RUN_FORMAT):
+            raise UserError(
+                f"run {path} has format version {version!r}, this release reads version {RUN_FORMAT}: "
+                "use the release that wrote it, or leave this run out"
+            )
+    return RunRecord(path, config, summary, tuple(rows))
+
+
+def number(value: Any) -> float | None:
+    """A finite number as it is, anything else as `None`: files may hold null, text or worse."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond every float
+        return None
+
+
+def _read_summary(path: Path) -> Mapping[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        summary = json.loads(path.read_bytes())
+    except ValueError as problem:
+        raise UserError(
+            f"{path} is not valid JSON ({problem}): delete it to have the run read as unfinished"
+        ) from None
+    if not isinstance(summary, dict):
+        raise UserError(f"{path} is not the summary of a run: it must be a JSON object")
+    return summary
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

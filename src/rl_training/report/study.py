@@ -1,0 +1,244 @@
+"""Runs sorted for comparison: tasks, and in each task configurations that differ by more than the seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import PurePath
+from typing import Any
+
+from rl_training.core.errors import UserError
+from rl_training.core.registry import ALGORITHMS
+from rl_training.report.run_reader import RETURN, SCORE, SCORE_REFERENCE, RunRecord
+
+# What may differ between repetitions of one configuration, or changes nothing that is learned.
+NOT_A_SETTING = {
+    *("format_version", "algo", "env_id", "env_kwargs", "algo_kwargs", "seed", "seeds", "tags", "output_dir"),
+    *("device", "log_interval", "checkpoint_interval", "keep_checkpoints", "save_best", "compile"),
+    "dataset_in_memory",
+}
+# What says which data was learned from: part of the task, not of the method.
+DATA_SETTINGS = (
+    *("dataset_id", "dataset_path", "dataset_kind", "dataset_checkpoint", "dataset_noise"),
+    *("dataset_random_share", "dataset_size", "dataset_seed", "dataset_parts"),
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one configuration in one task.
+
+    Only `runs` enter the statistics: finished, evaluated, one per seed. A repetition with the same seed is no
+    independent sample.
+    """
+
+    label: str
+    color: int
+    settings: Mapping[str, Any]
+    runs: tuple[RunRecord, ...]
+    unfinished: tuple[RunRecord, ...]
+    repeated: tuple[RunRecord, ...]
+
+    def last(self, metric: str) -> list[float]:
+        return [value for run in self.runs if (value := run.last(metric)) is not None]
+
+    def best(self, metric: str) -> list[float]:
+        return [point[1] for run in self.runs if (point := run.best(metric)) is not None]
+
+    @property
+    def members(self) -> tuple[RunRecord, ...]:
+        return self.runs + self.unfinished + self.repeated
+
+
+@dataclass(frozen=True)
+class Task:
+    """An environment, and for methods that learn from data also the data."""
+
+    label: str
+    step_label: str
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything a report shows, in the order in which it shows it."""
+
+    metric: str
+    tasks: tuple[Task, ...]
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        return [run for task in self.tasks for group in task.groups for run in group.members]
+
+
+def arrange(runs: Sequence[RunRecord], metric: str | None = None) -> Study:
+    """Sort runs into tasks and groups; without a metric, the normalised score where all runs have one."""
+    metric = metric or common_metric(runs)
+    check_metric(runs, metric)
+    by_task: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        by_task.setdefault(task_key(run), []).append(run)
+    first = [members[0] for members in by_task.values()]
+    labels = distinct_labels([_task_title(run) for run in first], [_task_settings(run) for run in first])
+    colors: dict[str, int] = {}
+    tasks = []
+    for label, members in sorted(zip(labels, by_task.values(), strict=True), key=lambda pair: pair[0]):
+        entry = ALGORITHMS.get(members[0].algo)
+        step = "steps" if entry is None else _STEP_LABELS[entry.kind]
+        tasks.append(Task(label, step, tuple(_groups(members, metric, colors))))
+    return Study(metric, tuple(tasks))
+
+
+_STEP_LABELS = {"online": "environment steps", "offline": "gradient steps"}
+
+
+def common_metric(runs: Iterable[RunRecord]) -> str:
+    """The normalised score if every run has it, the plain return otherwise."""
+    return SCORE if all(run.series(SCORE) for run in runs) else RETURN
+
+
+def check_metric(runs: Sequence[RunRecord], metric: str) -> None:
+    """Refuse a metric that no run has, and scores that are relative to different references."""
+    if not any(run.series(metric) for run in runs):
+        known = sorted(
+            {name for run in runs for row in run.rows if row.get("kind") == "eval" for name in row}
+        )
+        names = ", ".join(name for name in known if name not in ("step", "kind", "time")) or "none"
+        raise UserError(
+            f"metric {metric!r} is in no evaluation of these {len(runs)} runs; they have: {names}"
+        )
+    if metric != SCORE:
+        return
+    references: dict[str, set[str]] = {}
+    for run in runs:
+        found = {str(row[SCORE_REFERENCE]) for row in run.rows if row.get(SCORE_REFERENCE) is not None}
+        references.setdefault(task_key(run), set()).update(found)
+    for several in references.values():
+        if len(several) > 1:
+            raise UserError(
+                f"normalised scores relative to different references ({', '.join(sorted(several))}) "
+                f"cannot be compared: use --metric {RETURN}"
+            )
+
+
+def environment_key(run: RunRecord) -> str:
+    """Equal for runs whose returns mean the same."""
+    return _canonical([run.env_id, run.config.get("env_kwargs") or {}])
+
+
+def task_key(run: RunRecord) -> str:
+    """Equal for runs that are repetitions or rivals: the same environment and the same data."""
+    return _canonical([environment_key(run), _data_settings(run)])
+
+
+def method_settings(run: RunRecord) -> dict[str, Any]:
+    """The settings that make a configuration, without seed, paths, data and book-keeping."""
+    settings = {**run.config, **run.settings}
+    left_out = NOT_A_SETTING | set(DATA_SETTINGS)
+    return {name: value for name, value in settings.items() if name not in left_out}
+
+
+def differing_settings(settings: Sequence[Mapping[str, Any]], *, missing_differs: bool = False) -> list[str]:
+    """Names whose values are not the same wherever they occur; being absent may count as a value too."""
+    names = {name: None for each in settings for name in each}
+    found = []
+    for name in names:
+        values = {_canonical(each[name]) for each in settings if name in each}
+        absent = missing_differs and any(name not in each for each in settings)
+        if len(values) + absent > 1:
+            found.append(name)
+    return found
+
+
+def distinct_labels(titles: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The titles; equal ones are told apart by as few of their settings as possible."""
+    labels = list(titles)
+    for title in set(titles):
+        members = [index for index, other in enumerate(titles) if other == title]
+        shown = _telling_settings([settings[index] for index in members])
+        for index in members:
+            own = settings[index]
+            parts = [f"{name}={show_value(own[name])}" for name in shown if name in own]
+            labels[index] += f" ({', '.join(parts)})" if parts else ""
+    return labels
+
+
+def show_value(value: Any) -> str:
+    """A setting as it would be written in YAML, on one line."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def algorithm_title(algo: str) -> str:
+    entry = ALGORITHMS.get(algo)
+    return algo if entry is None else entry.class_name
+
+
+def _groups(runs: Sequence[RunRecord], metric: str, colors: dict[str, int]) -> list[Group]:
+    by_method: dict[tuple[str, str], list[RunRecord]] = {}
+    for run in runs:
+        by_method.setdefault((run.algo, _canonical(method_settings(run))), []).append(run)
+    methods = [(algo, method_settings(members[0])) for (algo, _), members in by_method.items()]
+    titles = [algorithm_title(algo) for algo, _ in methods]
+    labels = distinct_labels(titles, [settings for _, settings in methods])
+    taken = {colors[label] for label in labels if label in colors}
+    free = (color for color in count() if color not in taken)
+    groups = []
+    for label, (_, settings), members in zip(labels, methods, by_method.values(), strict=True):
+        counted, unfinished, repeated = _counted(members, metric)
+        if label not in colors:  # a label keeps its colour in all tasks
+            colors[label] = next(free)
+        groups.append(Group(label, colors[label], settings, counted, unfinished, repeated))
+    return sorted(groups, key=lambda group: group.label.lower())
+
+
+def _counted(
+    runs: Sequence[RunRecord], metric: str
+) -> tuple[tuple[RunRecord, ...], tuple[RunRecord, ...], tuple[RunRecord, ...]]:
+    """Runs that count, runs that have not ended or were not evaluated, and repetitions of a seed."""
+    counted: dict[str, RunRecord] = {}
+    unfinished, repeated = [], []
+    for run in sorted(runs, key=lambda run: (str(run.seed).zfill(12), run.name)):
+        if not run.finished or run.last(metric) is None:
+            unfinished.append(run)
+        elif counted.setdefault(_canonical(run.seed), run) is not run:
+            repeated.append(run)
+    return tuple(counted.values()), tuple(unfinished), tuple(repeated)
+
+
+def _telling_settings(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Settings that tell all of these apart, each time the one that separates most."""
+    names, shown = differing_settings(settings, missing_differs=True), list[str]()
+
+    def kinds(chosen: list[str]) -> int:
+        return len({_canonical([each.get(name) for name in chosen]) for each in settings})
+
+    while names and kinds(shown) < len(settings):
+        shown.append(max(names, key=lambda name: kinds([*shown, name])))
+        names.remove(shown[-1])
+    return shown
+
+
+def _task_settings(run: RunRecord) -> dict[str, Any]:
+    environment = dict(run.config.get("env_kwargs") or {})
+    return {**environment, **_data_settings(run)}
+
+
+def _data_settings(run: RunRecord) -> dict[str, Any]:
+    """Data settings that say something: an older release may not have written those that are 0 or empty."""
+    return {name: value for name in DATA_SETTINGS if (value := run.settings.get(name))}
+
+
+def _task_title(run: RunRecord) -> str:
+    place = run.env_id or "no environment"
+    if not _data_settings(run):
+        return place
+    path, name = run.settings.get("dataset_path"), run.settings.get("dataset_id")
+    if path:
+        return f"{place}, {PurePath(str(path)).name}"
+    return f"{place}, {name}" if name else f"{place}, {run.settings.get('dataset_kind', 'given')} data"
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

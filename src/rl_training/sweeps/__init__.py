@@ -1,0 +1,1 @@
+"""Many runs from one file: plan, workers, Ray, Optuna."""
