@@ -16,19 +16,12 @@ from matplotlib.image import imread
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rl_training.core.atomic import write_json_atomic, write_text_atomic
 from rl_training.core.errors import RunFailed, UserError
-from rl_training.core.version import VERSION
+from rl_training.core.version import VERSION, library_versions
 from rl_training.experiment.logging import JsonLinesSink, MetricsLogger, TensorBoardSink, read_metrics
 from rl_training.experiment.plots import plot_learning_curve
-from rl_training.experiment.runs import (
-    config_hash,
-    create_run_dir,
-    library_versions,
-    summarize_run,
-    write_json_atomic,
-    write_summary,
-    write_text_atomic,
-)
+from rl_training.experiment.runs import config_hash, create_run_dir, summarize_run, write_summary
 from rl_training.runtime.progress import ProgressDisplay
 
 

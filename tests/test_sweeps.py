@@ -15,10 +15,11 @@ from rich.console import Console
 
 from rl_training.cli import main
 from rl_training.config.yaml_text import dump_yaml
+from rl_training.core.atomic import write_json_atomic
 from rl_training.core.checkpoints import load_checkpoint
 from rl_training.core.errors import ConfigError, RunFailed
 from rl_training.experiment.logging import read_metrics
-from rl_training.experiment.runs import create_run_dir, directory_name, write_json_atomic
+from rl_training.experiment.runs import create_run_dir, directory_name
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
 from rl_training.sweeps import local

@@ -3,13 +3,26 @@
 The names below are imported when they are first used, so that `import rl_training` stays light (no torch).
 """
 
+from rl_training.core.algorithms import algorithm_classes, builtin_algorithms
 from rl_training.core.lazy import lazy_exports
-from rl_training.core.registry import ALGORITHMS
 from rl_training.core.version import VERSION as __version__
 
-_SOURCES = {entry.class_name: "rl_training.api.algorithms" for entry in ALGORITHMS.values()}
-_SOURCES["TrainConfig"] = "rl_training.core.train_config"
-_SOURCES["load_policy"] = "rl_training.policies.loading"
+_SOURCES = {facts.class_name: "rl_training.api.algorithms" for facts in builtin_algorithms().values()}
+_SOURCES |= {
+    "Callback": "rl_training.runtime.callbacks.base",
+    "TrainConfig": "rl_training.core.train_config",
+    "TransitionDataset": "rl_training.data.offline_dataset",
+    "load_policy": "rl_training.policies.loading",
+    "register_algorithm": "rl_training.algorithms.recipe",
+    "register_format": "rl_training.data.formats",
+    "register_network": "rl_training.models.networks",
+}
 
 __all__ = ["__version__", *_SOURCES]
-__getattr__, __dir__ = lazy_exports(__name__, _SOURCES)
+_getattr, __dir__ = lazy_exports(__name__, _SOURCES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _SOURCES and not name.startswith("_") and name in algorithm_classes():
+        return lazy_exports(__name__, {name: "rl_training.api.algorithms"})[0](name)  # of a plug-in
+    return _getattr(name)

@@ -1,29 +1,21 @@
 """Learners and their loss helpers. Names are loaded on first use."""
 
+from rl_training.core.algorithms import builtin_algorithms
 from rl_training.core.lazy import lazy_exports
 
-LEARNERS = {
-    "SAC": "sac",
-    "TQC": "tqc",
-    "REDQ": "redq",
-    "BC": "bc",
-    "TD3BC": "td3_bc",
-    "AWAC": "awac",
-    "CRR": "crr",
-    "IQL": "iql",
-    "CQL": "cql",
-    "CalQL": "cal_ql",
-}
-"""Public name -> module; the loss helper is `<module>_loss`."""
-
 SOURCES = {
-    **{name: f"rl_training.algorithms.{module}" for name, module in LEARNERS.items()},
-    **{f"{name}Algorithm": f"rl_training.algorithms.{module}:{name}" for name, module in LEARNERS.items()},
-    **{f"{module}_loss": f"rl_training.algorithms.{module}" for module in LEARNERS.values()},
+    "Recipe": "rl_training.algorithms.recipe",
     "UpdateResult": "rl_training.algorithms.results",
+    "register_algorithm": "rl_training.algorithms.recipe",
     "stack_learners": "rl_training.algorithms.stacking",
     "unstack_learners": "rl_training.algorithms.stacking",
 }
+for _each in builtin_algorithms().values():
+    SOURCES |= {
+        _each.class_name: _each.module,
+        f"{_each.class_name}Algorithm": f"{_each.module}:{_each.class_name}",
+        f"{_each.name}_loss": _each.module,
+    }
 
 __all__ = sorted(SOURCES)
 

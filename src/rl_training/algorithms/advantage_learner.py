@@ -4,7 +4,6 @@ logged actions, each weighted by its advantage."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -12,11 +11,10 @@ from torch import Tensor
 from rl_training.algorithms import advantage_weights, losses
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
 from rl_training.config import setting
+from rl_training.models.actors import GaussianActor
+from rl_training.models.critic_weighted import draw, draw_many, lowest_values
 from rl_training.models.critics import QEnsemble
-from rl_training.models.gaussian_policies import UnboundedGaussian
-from rl_training.models.policies import SquashedGaussian
 
-Policy = SquashedGaussian | UnboundedGaussian
 Distribution = tuple[Tensor, Tensor]
 """Mean and log std of a policy in the states of a batch."""
 
@@ -30,14 +28,15 @@ class AdvantageConfig(LearnerConfig):
 class AdvantageWeighted(Learner):
     """Critic regression and weighted imitation; where values and weights come from is left open."""
 
-    config_class: ClassVar[type[LearnerConfig]] = AdvantageConfig
+    config_class = AdvantageConfig
+    config: AdvantageConfig
 
     def setup(self) -> None:
-        self.actor = cast(Policy, self.model.actor)
-        self.critic = cast(QEnsemble, self.model.critic)
-        self.target_critic = cast(QEnsemble, self.make_target("critic", self.critic))
-        self.own("critic", list(self.critic.parameters()), self.config.rate_of("critic"))
-        self.own("actor", list(self.actor.parameters()), self.config.rate_of("actor"))
+        self.actor = self.part("actor", GaussianActor)
+        self.critic = self.part("critic", QEnsemble)
+        self.target_critic = self.add_target("critic", self.critic)
+        self.add_optimizer("critic", self.critic.parameters(), "critic")
+        self.add_optimizer("actor", self.actor.parameters(), "actor")
 
     @abstractmethod
     def weights(self, advantages: Tensor) -> Tensor:
@@ -56,9 +55,17 @@ class AdvantageWeighted(Learner):
         return loss, metrics | {"actor_loss": loss.detach()}
 
 
+class SampledAdvantageConfig(AdvantageConfig):
+    """Keywords of AWAC and CRR."""
+
+    n_action_samples: int = setting(1, "actions drawn per state for the baseline", ge=1)
+
+
 class SampledAdvantage(AdvantageWeighted):
     """A(s, a) = Q(s, a) - a baseline from the policy's own actions, minimum over critics (AWAC, CRR)."""
 
+    config_class = SampledAdvantageConfig
+    config: SampledAdvantageConfig
     critic_moves_first: bool
     """Whether the advantage sees this update's critic or the one before it."""
 
@@ -82,7 +89,7 @@ class SampledAdvantage(AdvantageWeighted):
                 self.optimizers["critic"].apply(gradients)
             advantages = self.advantages(batch, policy, noise, None if self.critic_moves_first else q)
         actor_loss, metrics = self.actor_loss(self.actor.density(batch["actions"], *policy), advantages)
-        self.descend("actor", actor_loss)
+        self.minimize("actor", actor_loss)
         if not self.critic_moves_first:
             self.optimizers["critic"].apply(gradients)
         self.move_targets()
@@ -111,19 +118,4 @@ class SampledAdvantage(AdvantageWeighted):
         return values.mean(-1)
 
     def move_targets(self) -> None:
-        self.follow("critic", self.critic, self.config.tau)
-
-
-def draw(actor: Policy, policy: Distribution, noise: Tensor) -> Tensor:
-    """One action per state from noise `[*S, B, A]`; what an unsquashed policy draws is clipped."""
-    return actor.sample(*policy, noise)[0].clamp(-1.0, 1.0)
-
-
-def draw_many(actor: Policy, policy: Distribution, noise: Tensor) -> Tensor:
-    """N actions per state from noise `[*S, B, N, A]` and one distribution per state."""
-    return draw(actor, policy, noise.movedim(-2, 0)).movedim(0, -2)
-
-
-def lowest_values(critic: QEnsemble, obs: Tensor, actions: Tensor) -> Tensor:
-    """The minimum over critics for N actions per state: `[*S, B, N, A]` -> `[*S, B, N]`."""
-    return critic.many(obs, actions).amin(-3)
+        self.update_target("critic", self.critic, self.config.tau)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from rl_training.algorithms import advantage_weights
-from rl_training.algorithms.advantage_learner import AdvantageConfig, Distribution, SampledAdvantage
-from rl_training.algorithms.learner import LearnerConfig, Noise, NoiseShapes
+from rl_training.algorithms.advantage_learner import Distribution, SampledAdvantage, SampledAdvantageConfig
+from rl_training.algorithms.learner import Noise, NoiseShapes
+from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
+from rl_training.config.data_fields import OfflineFields
+from rl_training.models.models import AWACNetworkConfig, MLPAWACModel
 
 
-class AWACConfig(AdvantageConfig):
+class AWACConfig(SampledAdvantageConfig):
     """Keywords of AWAC; the defaults are CORL's form."""
 
     temperature: float = setting(1.0 / 3.0, "lambda: a row weighs exp(advantage / temperature)", gt=0)
@@ -27,7 +30,6 @@ class AWACConfig(AdvantageConfig):
     baseline: Literal["sample", "mean_action"] = setting(
         "sample", "V(s): mean Q of n_action_samples drawn actions, or Q of the policy's mean action"
     )
-    n_action_samples: int = setting(1, "actions drawn per state for the baseline", ge=1)
     update_order: Literal["critic_first", "together"] = setting(
         "critic_first", "the actor sees the new critic (CORL), or both losses see the old networks (rlkit)"
     )
@@ -37,7 +39,8 @@ class AWACConfig(AdvantageConfig):
 class AWAC(SampledAdvantage):
     """Off-policy actor-critic whose actor only ever imitates logged actions, the better ones more."""
 
-    config_class: ClassVar[type[LearnerConfig]] = AWACConfig
+    config_class = AWACConfig
+    config: AWACConfig
 
     def setup(self) -> None:
         super().setup()
@@ -67,3 +70,17 @@ class AWAC(SampledAdvantage):
 def awac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     """From `q1_values q2_values target_q_values behavior_logprobs advantage_weights`."""
     return advantage_weights.named_losses(inputs)[1]
+
+
+class AWACRunConfig(AWACConfig, AWACNetworkConfig, OfflineFields):
+    """Every setting of an AWAC run."""
+
+
+RECIPE = Recipe(
+    name="awac",
+    learner=AWAC,
+    model=MLPAWACModel,
+    settings=AWACRunConfig,
+    title="AWAC",
+    papers=("2006.09359",),
+)

@@ -5,32 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms import losses
-from rl_training.algorithms.learner import Batch, Learner, Losses, Noise, NoiseShapes
-from rl_training.models.deterministic import DeterministicTanh
+from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.algorithms.recipe import Recipe
+from rl_training.config.data_fields import OfflineFields
+from rl_training.models.actors import DeterministicTanh, GaussianActor
+from rl_training.models.models import BCNetworkConfig, MLPBCModel
 
 
 class BC(Learner):
     """A deterministic actor learns by squared error, any other by the likelihood of the logged actions."""
 
     def setup(self) -> None:
-        self.actor: nn.Module = self.model.actor
-        self.own("actor", list(self.actor.parameters()), self.config.rate_of("actor"))
+        self.actor = self.model.actor
+        self.add_optimizer("actor", self.actor.parameters(), "actor")
 
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
         return {}
 
     def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
         loss = self.actor_loss(batch)
-        self.descend("actor", loss)
+        self.minimize("actor", loss)
         return {"actor_loss": loss.detach()}
 
     def actor_loss(self, batch: Batch) -> Tensor:
         if isinstance(self.actor, DeterministicTanh):
             return imitation_error(self.actor.mode(batch["obs"]), batch["actions"])
-        return negative_log_likelihood(self.actor.log_prob(batch["obs"], batch["actions"]))  # type: ignore[operator]
+        return negative_log_likelihood(
+            self.part("actor", GaussianActor).log_prob(batch["obs"], batch["actions"])
+        )
 
 
 def imitation_error(policy_actions: Tensor, actions: Tensor) -> Tensor:
@@ -50,3 +55,17 @@ def bc_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     if "behavior_logprobs" in named:
         return {"actor_loss": negative_log_likelihood(named["behavior_logprobs"])}
     return {"actor_loss": imitation_error(named["policy_actions"], named["actions"])}
+
+
+class BCRunConfig(BCNetworkConfig, LearnerConfig, OfflineFields):
+    """Every setting of a BC run."""
+
+
+RECIPE = Recipe(
+    name="bc",
+    learner=BC,
+    model=MLPBCModel,
+    settings=BCRunConfig,
+    title="Behaviour cloning",
+    papers=(),
+)

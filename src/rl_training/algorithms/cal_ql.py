@@ -11,7 +11,10 @@ from torch import Tensor
 
 from rl_training.algorithms import conservative
 from rl_training.algorithms.cql import CQL, CQLConfig, cql_loss
-from rl_training.algorithms.learner import Batch, LearnerConfig, Losses
+from rl_training.algorithms.learner import Batch, Losses
+from rl_training.algorithms.recipe import Recipe
+from rl_training.config.data_fields import OfflineFields
+from rl_training.models.models import MLPSACModel, SACNetworkConfig
 
 
 class CalQLConfig(CQLConfig):
@@ -30,7 +33,8 @@ class CalQL(CQL):
     Nothing else differs: uniform and data actions, Bellman target, actor and temperature are CQL's.
     """
 
-    config_class: ClassVar[type[LearnerConfig]] = CalQLConfig
+    config_class = CalQLConfig
+    config: CalQLConfig
     needs: ClassVar[frozenset[str]] = frozenset({"returns_to_go"})
 
     def calibrate(self, q_drawn: Tensor, batch: Batch) -> tuple[Tensor, Losses]:
@@ -52,3 +56,17 @@ def cal_ql_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
         for name in ("calibrated_q1", "calibrated_q2", "returns_to_go")
     }
     return cql_loss(inputs) | means
+
+
+class CalQLRunConfig(CalQLConfig, SACNetworkConfig, OfflineFields):
+    """Every setting of a Cal-QL run."""
+
+
+RECIPE = Recipe(
+    name="cal_ql",
+    learner=CalQL,
+    model=MLPSACModel,
+    settings=CalQLRunConfig,
+    title="Calibrated Q-learning",
+    papers=("2303.05479",),
+)

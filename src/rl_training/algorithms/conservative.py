@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.models.critics import QEnsemble
 
@@ -23,15 +23,14 @@ BLOCK_ROWS = 2048
 """State-action pairs that the critics see at once on a CPU."""
 
 
-def values_in_blocks(critic: nn.Module, obs: Tensor, actions: Tensor) -> Tensor:
+def values_in_blocks(critic: QEnsemble, obs: Tensor, actions: Tensor) -> Tensor:
     """Values of N actions per state, `[*S, B, O]`, `[*S, B, N, A]` -> `[*S, E, B, N]` (`QEnsemble.many`).
 
     On a CPU a few states at a time: hidden layers that stay in its cache make the update a fifth faster.
     """
-    many = cast(QEnsemble, critic).many
     count = math.ceil(actions.shape[-3] * actions.shape[-2] / BLOCK_ROWS) if obs.device.type == "cpu" else 1
     blocks = zip(obs.chunk(count, -2), actions.chunk(count, -3), strict=True)
-    return torch.cat([many(*block) for block in blocks], -2)
+    return torch.cat([critic.many(*block) for block in blocks], -2)
 
 
 def uniform_log_density(action_dim: int) -> float:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self, cast
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import conservative, losses
-from rl_training.algorithms.learner import Batch, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.algorithms.learner import Batch, Losses, Noise, NoiseShapes
+from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig, sac_loss
 from rl_training.config import setting
+from rl_training.config.data_fields import OfflineFields
+from rl_training.models.actors import SquashedGaussian
 from rl_training.models.distributions import squashed_log_prob, squashed_sample
-from rl_training.models.policies import SquashedGaussian
+from rl_training.models.models import MLPSACModel, SACNetworkConfig
 
 Source = Literal["uniform", "next", "current"]
 
@@ -75,18 +78,20 @@ class CQLConfig(SACConfig):
 class CQL(SAC):
     """SAC whose critics are pushed down on actions away from the data and up on the data's actions."""
 
-    config_class: ClassVar[type[LearnerConfig]] = CQLConfig
+    config_class = CQLConfig
+    config: CQLConfig
     critic_moves_first: ClassVar[bool] = False  # all losses of one update see the same parameters
 
     def setup(self) -> None:
         super().setup()
+        self.gaussian = self.part("actor", SquashedGaussian)
         self.policy_sources = [name for name in ("next", "current") if name in self.config.action_sources]
         self.num_uniform = self.config.num_cql_samples if "uniform" in self.config.action_sources else 0
         if self.config.lagrange:
             start = 1.0 if self.config.lagrange_form == "gap" else 0.0
             self.log_multiplier = torch.tensor(start, device=self.device, requires_grad=True)
             self.scalars["log_multiplier"] = self.log_multiplier
-            self.own("lagrange", [self.log_multiplier], self.config.rate_of("critic"))
+            self.add_optimizer("lagrange", [self.log_multiplier], "critic")
 
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
         draws = (batch_size, self.config.num_cql_samples, self.model.action_dim)
@@ -107,7 +112,7 @@ class CQL(SAC):
         if self.config.lagrange:
             # The term is linear in the gap: the critics' mean gap gives the mean of their dual losses.
             alpha_prime = conservative.multiplier(self.log_multiplier)
-            self.descend("lagrange", -self.lagrange_penalty(metrics["cql_gap"], alpha_prime))
+            self.minimize("lagrange", -self.lagrange_penalty(metrics["cql_gap"], alpha_prime))
             metrics["lagrange_multiplier"] = alpha_prime.detach()
         return metrics
 
@@ -157,13 +162,9 @@ class CQL(SAC):
             drawn.insert(0, (uniform, torch.full_like(uniform[..., 0], density)))
         return torch.cat([actions for actions, _ in drawn], -2), torch.cat([each for _, each in drawn], -1)
 
-    @property
-    def policy(self) -> SquashedGaussian:
-        return cast(SquashedGaussian, self.actor)
-
     def draws_at(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Several actions per state from one pass of the actor: `[*S, B, n, A]`, `[*S, B, n]`."""
-        mean, log_std = self.policy.distribution(obs)
+        mean, log_std = self.gaussian.distribution(obs)
         return squashed_sample(mean.unsqueeze(-2), log_std.unsqueeze(-2), noise)
 
     def calibrate(self, q_drawn: Tensor, batch: Batch) -> tuple[Tensor, Losses]:
@@ -175,8 +176,7 @@ class CQL(SAC):
         if self.config.lagrange:
             alpha_prime = conservative.multiplier(self.log_multiplier.detach())
             return self.lagrange_penalty(gap, alpha_prime.unsqueeze(-1))
-        weight: float = self.config.cql_alpha
-        return weight * gap
+        return self.config.cql_alpha * gap
 
     def lagrange_penalty(self, gap: Tensor, alpha_prime: Tensor) -> Tensor:
         c = self.config
@@ -186,7 +186,7 @@ class CQL(SAC):
         """SAC's; during the first `bc_steps` updates log pi(a_data|s) stands in for Q."""
         if stage != "bc":
             return super().actor_loss(batch, noise, stage)
-        mean, log_std = self.policy.distribution(batch["obs"])
+        mean, log_std = self.gaussian.distribution(batch["obs"])
         _, logprobs = squashed_sample(mean, log_std, noise["current"])
         imitation = squashed_log_prob(batch["actions"], mean, log_std)
         return losses.soft_actor_loss(imitation, logprobs, self.alpha()), logprobs
@@ -198,3 +198,17 @@ def cql_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     penalty = inputs["cql_alpha"] * torch.stack(gaps).sum()
     values = sac_loss(inputs)
     return values | {"critic_loss": values["critic_loss"] + penalty, "cql_penalty": penalty}
+
+
+class CQLRunConfig(CQLConfig, SACNetworkConfig, OfflineFields):
+    """Every setting of a CQL run."""
+
+
+RECIPE = Recipe(
+    name="cql",
+    learner=CQL,
+    model=MLPSACModel,
+    settings=CQLRunConfig,
+    title="Conservative Q-learning",
+    papers=("2006.04779",),
+)

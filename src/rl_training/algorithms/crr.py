@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, cast
+from typing import Literal
 
-import torch
 from torch import Tensor
 
 from rl_training.algorithms import advantage_weights
-from rl_training.algorithms.advantage_learner import (
-    AdvantageConfig,
-    Policy,
-    SampledAdvantage,
-    draw,
-    draw_many,
-    lowest_values,
-)
-from rl_training.algorithms.learner import Batch, LearnerConfig
+from rl_training.algorithms.advantage_learner import SampledAdvantage, SampledAdvantageConfig
+from rl_training.algorithms.learner import Batch
+from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.results import UpdateResult
 from rl_training.config import setting
-from rl_training.models.critics import QEnsemble
+from rl_training.config.data_fields import OfflineFields
+from rl_training.models.actors import Actor
+from rl_training.models.critic_weighted import CriticWeighted
+from rl_training.models.models import MLPSACModel, SACNetworkConfig
 
 
-class CRRConfig(AdvantageConfig):
+class CRRConfig(SampledAdvantageConfig):
     """Keywords of CRR."""
 
     advantage_type: Literal["mean", "max"] = setting(
@@ -48,12 +44,13 @@ class CRRConfig(AdvantageConfig):
 class CRR(SampledAdvantage):
     """Imitation filtered by the critic; targets use slow copies of the actor and of the critics."""
 
-    config_class: ClassVar[type[LearnerConfig]] = CRRConfig
+    config_class = CRRConfig
+    config: CRRConfig
     critic_moves_first = False
 
     def setup(self) -> None:
         super().setup()
-        self.target_actor = cast(Policy, self.make_target("actor", self.actor))
+        self.target_actor = self.add_target("actor", self.actor)
         self.next_actor = self.target_actor  # AWAC and SAC have no copy of their actor
 
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
@@ -68,8 +65,8 @@ class CRR(SampledAdvantage):
             self.pull_targets(self.config.tau)
 
     def pull_targets(self, tau: float) -> None:
-        self.follow("critic", self.critic, tau)
-        self.follow("actor", self.actor, tau)
+        self.update_target("critic", self.critic, tau)
+        self.update_target("actor", self.actor, tau)
 
     def baseline(self, values: Tensor) -> Tensor:
         return values.amax(-1) if self.config.advantage_type == "max" else values.mean(-1)
@@ -79,34 +76,14 @@ class CRR(SampledAdvantage):
             return advantage_weights.binary_weights(advantages)
         return advantage_weights.exp_weights(advantages, 1.0 / self.config.beta, self.config.max_weight)
 
-    @property
-    def act_noise_size(self) -> int:
-        size = self.model.action_dim
-        return self.config.n_action_samples * size + 1 if self.config.critic_weighted else size
-
-    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        actor = self.target_actor if self.config.act_with_target else self.actor
-        if noise is None:
-            return actor.mode(obs)
-        policy = actor.distribution(obs)
+    def acting(self) -> Actor:
+        """The target networks' policy as acme, or the live one; with the critic's choice where asked for."""
+        target = self.config.act_with_target
+        actor = self.target_actor if target else self.actor
         if not self.config.critic_weighted:
-            return draw(actor, policy, noise)
-        shape = (self.config.n_action_samples, self.model.action_dim)
-        candidates = draw_many(actor, policy, noise[..., :-1].reshape(*obs.shape[:-1], *shape))
-        critic = self.target_critic if self.config.act_with_target else self.critic
-        return resample(candidates, self.resampling_weights(critic, obs, candidates), noise[..., -1])
-
-    def resampling_weights(self, critic: QEnsemble, obs: Tensor, candidates: Tensor) -> Tensor:
-        """The critic-weighted policy's probability of each candidate: softmax(Q / beta), `[*S, B, N]`."""
-        return torch.softmax(lowest_values(critic, obs, candidates) / self.config.beta, dim=-1)
-
-
-def resample(candidates: Tensor, probabilities: Tensor, normal: Tensor) -> Tensor:
-    """One of the N candidates `[*S, B, N, A]` per row, by N(0, 1) numbers `[*S, B]` through their CDF."""
-    uniform = torch.special.ndtr(normal).unsqueeze(-1)
-    chosen = (probabilities.cumsum(-1) < uniform).sum(-1).clamp(max=probabilities.shape[-1] - 1)
-    index = chosen[..., None, None].expand(*chosen.shape, 1, candidates.shape[-1])
-    return candidates.gather(-2, index).squeeze(-2)
+            return actor
+        critic = self.target_critic if target else self.critic
+        return CriticWeighted(actor, critic, self.config.n_action_samples, self.config.beta)
 
 
 def crr_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
@@ -114,3 +91,17 @@ def crr_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     named, shared = advantage_weights.named_losses(inputs)
     logprobs, weights = named["behavior_logprobs"], named["advantage_weights"]
     return shared | advantage_weights.regression_metrics(logprobs, weights, named["advantages"])
+
+
+class CRRRunConfig(CRRConfig, SACNetworkConfig, OfflineFields):
+    """Every setting of a CRR run."""
+
+
+RECIPE = Recipe(
+    name="crr",
+    learner=CRR,
+    model=MLPSACModel,
+    settings=CRRRunConfig,
+    title="Critic regularized regression",
+    papers=("2006.15134",),
+)

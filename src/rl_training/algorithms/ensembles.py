@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from rl_training.core.errors import ConfigError
-from rl_training.models.base import PolicyModel
+from rl_training.models.models import PolicyModel
 
 
 def agreed_size(name: str, given: int | None, model: PolicyModel) -> int:
@@ -38,4 +37,5 @@ def chosen_members(parameter: Tensor, members: Tensor) -> Tensor:
 def values_of(critic: nn.Module, pick: Callable[[Tensor], Tensor], obs: Tensor, actions: Tensor) -> Tensor:
     """Values `[*S, M, B]` of the members that `pick` takes out of each parameter; the others cost nothing."""
     parameters = {name: pick(parameter.detach()) for name, parameter in critic.named_parameters()}
-    return cast(Tensor, functional_call(critic, parameters, (obs, actions)))
+    values: Tensor = functional_call(critic, parameters, (obs, actions))
+    return values

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from rl_training.algorithms import advantage_weights, losses
 from rl_training.algorithms.advantage_learner import AdvantageConfig, AdvantageWeighted
-from rl_training.algorithms.learner import Batch, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.algorithms.learner import Batch, Losses, Noise, NoiseShapes
+from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
-from rl_training.models.gaussian_policies import UnboundedGaussian
-from rl_training.models.mlp_iql import StateValue
+from rl_training.config.data_fields import OfflineFields
+from rl_training.models.critics import StateValue
+from rl_training.models.models import IQLNetworkConfig, MLPIQLModel
 
 
 class IQLConfig(AdvantageConfig):
@@ -29,13 +30,14 @@ class IQLConfig(AdvantageConfig):
 class IQL(AdvantageWeighted):
     """V is an upper expectile of Q over the logged actions, so no other action is ever evaluated."""
 
-    config_class: ClassVar[type[LearnerConfig]] = IQLConfig
+    config_class = IQLConfig
+    config: IQLConfig
 
     def setup(self) -> None:
         super().setup()
-        self.value = cast(StateValue, self.model.value)
-        self.own("value", list(self.value.parameters()), self.config.rate_of("critic"))
-        self.dropout_size = cast(UnboundedGaussian, self.actor).dropout_size
+        self.value = self.part("value", StateValue)
+        self.add_optimizer("value", self.value.parameters(), "critic")
+        self.dropout_size = self.actor.dropout_size
 
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
         return {"dropout": ("uniform", (batch_size, self.dropout_size))} if self.dropout_size else {}
@@ -45,16 +47,16 @@ class IQL(AdvantageWeighted):
         with torch.no_grad():
             q = losses.reduce_critics(self.target_critic(batch["obs"], batch["actions"]), "min")
         value_loss = self.value_loss(batch, q)
-        self.descend("value", value_loss)
+        self.minimize("value", value_loss)
         with torch.no_grad():
             both = self.value(torch.cat([batch["obs"], batch["next_obs"]], dim=-2))
             value, next_value = both.chunk(2, dim=-1)
             target = losses.td_target(batch["rewards"], batch["dones"], next_value, self.discount(batch))
         actor_loss, metrics = self.actor_loss(self.data_logprobs(batch, noise), q - value)
-        self.descend("actor", actor_loss)
+        self.minimize("actor", actor_loss)
         critic_loss, _ = self.critic_loss(batch, target)
-        self.descend("critic", critic_loss)
-        self.follow("critic", self.critic, self.config.tau)
+        self.minimize("critic", critic_loss)
+        self.update_target("critic", self.critic, self.config.tau)
         return metrics | {
             "critic_loss": critic_loss.detach(),
             "value_loss": value_loss.detach(),
@@ -70,8 +72,7 @@ class IQL(AdvantageWeighted):
 
     def data_logprobs(self, batch: Batch, noise: Noise) -> Tensor:
         """log pi of the logged actions, `[*S, B]`."""
-        actor = cast(UnboundedGaussian, self.actor)
-        return actor.log_prob(batch["obs"], batch["actions"], noise.get("dropout"))
+        return self.actor.log_prob(batch["obs"], batch["actions"], noise.get("dropout"))
 
 
 def iql_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
@@ -84,3 +85,17 @@ def iql_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     errors = named["target_state_values"] - named["value_predictions"]
     expectile = named.get("expectile", torch.tensor(0.7, dtype=errors.dtype))
     return shared | {"value_loss": advantage_weights.expectile_loss(errors, expectile)}
+
+
+class IQLRunConfig(IQLConfig, IQLNetworkConfig, OfflineFields):
+    """Every setting of an IQL run."""
+
+
+RECIPE = Recipe(
+    name="iql",
+    learner=IQL,
+    model=MLPIQLModel,
+    settings=IQLRunConfig,
+    title="Implicit Q-learning",
+    papers=("2110.06169",),
+)

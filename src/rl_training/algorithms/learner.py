@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,18 @@ from rl_training.algorithms.results import Metrics, UpdateResult
 from rl_training.config import ConfigModel, setting
 from rl_training.core.errors import ConfigError
 from rl_training.core.streams import RandomStream, torch_generator
-from rl_training.models.base import PolicyModel
+from rl_training.models.actors import Actor
+from rl_training.models.models import PolicyModel
+from rl_training.policies.policy import Policy, unit_spaces
 
 Batch = Mapping[str, Tensor]
 Noise = Mapping[str, Tensor]
 NoiseKind = Literal["normal", "uniform"]
 NoiseShapes = Mapping[str, tuple[NoiseKind, tuple[int, ...]]]
 Losses = dict[str, Tensor]
+Group = Literal["actor", "critic"]
+Module = TypeVar("Module", bound=nn.Module)
+Part = TypeVar("Part", bound=nn.Module)
 
 STANDARD_FIELDS = frozenset({"obs", "actions", "rewards", "next_obs", "dones"})
 
@@ -40,7 +45,7 @@ class LearnerConfig(ConfigModel):
     )
     gamma: float = setting(0.99, "discount of future rewards", ge=0, le=1)
 
-    def rate_of(self, group: Literal["actor", "critic"]) -> float:
+    def rate_of(self, group: Group) -> float:
         own = self.actor_learning_rate if group == "actor" else self.critic_learning_rate
         return self.learning_rate if own is None else own
 
@@ -54,14 +59,17 @@ class Learner(ABC):
     """
 
     config_class: ClassVar[type[LearnerConfig]] = LearnerConfig
+    config: LearnerConfig
+    """A subclass names its own class of settings in both."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """Batch fields beyond the five standard ones."""
 
-    def __init__(self, model: PolicyModel, *, seed: int = 0, **keywords: Any) -> None:
+    def __init__(self, model: PolicyModel, *, seed: int = 0, **keywords: object) -> None:
         self.model = model
-        self.config: Any = self.config_class.build(keywords)
+        self.config = self.config_class.build(keywords)
         self.device = next(model.parameters()).device
         self.optimizers: dict[str, Adam] = {}
+        self.groups: dict[str, Group] = {}
         self.targets: dict[str, nn.Module] = {}
         self.scalars: dict[str, Tensor] = {}
         self.updates = 0
@@ -74,12 +82,13 @@ class Learner(ABC):
         self._steps: dict[tuple[Any, ...], Step] = {}
         self._compiler: Callable[[Step], Step] | None = None
         self.setup()
+        self.policy = Policy(self.acting(), unit_spaces(model.obs_dim, model.action_dim))
 
     # ---- what an algorithm writes
 
     @abstractmethod
     def setup(self) -> None:
-        """Create optimisers (`own`), targets (`track`) and learned scalars."""
+        """Create optimisers (`add_optimizer`), targets (`add_target`) and learned scalars."""
 
     @abstractmethod
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
@@ -93,27 +102,37 @@ class Learner(ABC):
         """Which variant of `step` is due, from the learner's own count of updates."""
         return "full"
 
-    @property
-    def act_noise_size(self) -> int:
-        """Normal numbers that one stochastic action takes."""
-        return self.model.action_dim
-
-    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Actions in [-1, 1]: the deterministic ones, or drawn ones from noise `[*S, B, act_noise_size]`."""
-        return self.model.act(obs, noise)
+    def acting(self) -> Actor:
+        """The actor that acts, live: the model's, unless an algorithm acts with another one."""
+        return self.model.actor
 
     # ---- what they build on
 
-    def own(self, name: str, parameters: Sequence[Tensor], rate: float, weight_decay: float = 0.0) -> None:
-        """Give `parameters` to the optimiser called `name`."""
-        self.optimizers[name] = Adam(parameters, rate, weight_decay=weight_decay)
+    def part(self, name: str, kind: type[Part]) -> Part:
+        """A network of the model, of the kind that this algorithm needs."""
+        found = getattr(self.model, name, None)
+        if not isinstance(found, kind):
+            have = "none" if found is None else type(found).__name__
+            raise ConfigError(
+                f"model must have a {kind.__name__} as its {name} for {type(self).__name__}, "
+                f"{type(self.model).__name__} has {have}"
+            )
+        return found
 
-    def make_target(self, name: str, source: nn.Module) -> nn.Module:
-        """A copy of `source` that only `follow` moves."""
-        self.targets[name] = copy.deepcopy(source).requires_grad_(False)
-        return self.targets[name]
+    def add_optimizer(
+        self, name: str, parameters: Iterable[Tensor], group: Group, weight_decay: float = 0.0
+    ) -> None:
+        """Give `parameters` to an optimiser; `group` decides its learning rate and who schedules it."""
+        self.optimizers[name] = Adam(parameters, self.config.rate_of(group), weight_decay=weight_decay)
+        self.groups[name] = group
 
-    def follow(self, name: str, source: nn.Module, tau: float) -> None:
+    def add_target(self, name: str, source: Module) -> Module:
+        """A copy of `source` that only `update_target` moves."""
+        target = copy.deepcopy(source).requires_grad_(False)
+        self.targets[name] = target
+        return target
+
+    def update_target(self, name: str, source: nn.Module, tau: float) -> None:
         """Polyak step of the target called `name`."""
         polyak(list(self.targets[name].parameters()), list(source.parameters()), tau)
 
@@ -121,13 +140,13 @@ class Learner(ABC):
         """Gradients of `loss` for the parameters of one optimiser and no others (seeds do not mix)."""
         return torch.autograd.grad(loss.sum(), self.optimizers[name].parameters)
 
-    def descend(self, name: str, loss: Tensor) -> None:
+    def minimize(self, name: str, loss: Tensor) -> None:
+        """One step of the optimiser called `name`."""
         self.optimizers[name].apply(self.gradients(name, loss))
 
     def discount(self, batch: Batch) -> float | Tensor:
         """gamma, or gamma^n per row where the data holds n-step returns."""
-        gamma: float = self.config.gamma
-        return batch.get("discounts", gamma)
+        return batch.get("discounts", self.config.gamma)
 
     # ---- the update
 
@@ -188,10 +207,11 @@ class Learner(ABC):
                 )
         self._checked_shapes = shapes
 
-    def set_learning_rate_scale(self, scale: float, groups: Sequence[str] | None = None) -> None:
-        """Multiply the base rate of the named optimisers (all by default)."""
-        for name in self.optimizers if groups is None else groups:
-            self.optimizers[name].set_scale(scale)
+    def set_learning_rate_scale(self, scale: float, group: Group | Literal["all"] = "all") -> None:
+        """Multiply the base rate of the optimisers of one group."""
+        for name, optimizer in self.optimizers.items():
+            if group in ("all", self.groups[name]):
+                optimizer.set_scale(scale)
 
     # ---- state
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import losses
 from rl_training.algorithms.ensembles import agreed_size, chosen_members, random_subset, values_of
-from rl_training.algorithms.learner import Batch, LearnerConfig, Noise, NoiseShapes
+from rl_training.algorithms.learner import Batch, Noise, NoiseShapes
+from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig
 from rl_training.config import setting
+from rl_training.config.run_fields import OnlineFields
 from rl_training.core.errors import ConfigError
-from rl_training.models.base import PolicyModel
+from rl_training.models.models import MLPREDQModel, PolicyModel, REDQNetworkConfig
 
 
 class REDQConfig(SACConfig):
@@ -30,13 +33,16 @@ class REDQConfig(SACConfig):
 class REDQ(SAC):
     """SAC with N critics, targets from a random few of them, and many updates per environment step."""
 
-    config_class: ClassVar[type[LearnerConfig]] = REDQConfig
+    config_class = REDQConfig
+    config: REDQConfig
     # The authors take the actor's gradient before the critics' step.
     critic_moves_first: ClassVar[bool] = False
 
-    def __init__(self, model: PolicyModel, *, num_critics: int | None = None, **keywords: Any) -> None:
+    def __init__(
+        self, model: PolicyModel, *, seed: int = 0, num_critics: int | None = None, **keywords: object
+    ) -> None:
         self.num_critics = agreed_size("num_critics", num_critics, model)
-        super().__init__(model, **keywords)
+        super().__init__(model, seed=seed, **keywords)
 
     def setup(self) -> None:
         super().setup()
@@ -87,3 +93,24 @@ def redq_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
         "target_q_mean": named["target_q_values"].mean(-1),
         "entropy_term": (alpha * logprobs).mean(-1),
     }
+
+
+class REDQRunConfig(REDQConfig, REDQNetworkConfig, OnlineFields):
+    """Every setting of a REDQ run."""
+
+    gradient_updates_per_step: int = setting(20, "updates per collected transition (G)", ge=1)
+
+    @model_validator(mode="after")
+    def _subset_fits(self) -> Self:
+        check_subset(self.subset_size, self.num_critics)
+        return self
+
+
+RECIPE = Recipe(
+    name="redq",
+    learner=REDQ,
+    model=MLPREDQModel,
+    settings=REDQRunConfig,
+    title="Randomized ensembled double Q",
+    papers=("2101.05982",),
+)

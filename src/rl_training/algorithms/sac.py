@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms import losses
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
+from rl_training.config.run_fields import OnlineFields
+from rl_training.models.critics import QEnsemble
+from rl_training.models.models import MLPSACModel, SACNetworkConfig
 
 
 class SACConfig(LearnerConfig):
@@ -35,23 +39,24 @@ class SACConfig(LearnerConfig):
 class SAC(Learner):
     """Off-policy maximum-entropy actor-critic with clipped double Q and a learned temperature."""
 
-    config_class: ClassVar[type[LearnerConfig]] = SACConfig
+    config_class = SACConfig
+    config: SACConfig
     critic_moves_first: ClassVar[bool] = True
     """Whether the actor's gradient sees this update's critic (SAC's order) or the one before it."""
 
     def setup(self) -> None:
-        self.actor: nn.Module = self.model.actor
-        self.critic: nn.Module = self.model.critic  # type: ignore[assignment]
-        self.target_critic = self.make_target("critic", self.critic)
-        self.own("critic", list(self.critic.parameters()), self.config.rate_of("critic"))
-        self.own("actor", list(self.actor.parameters()), self.config.rate_of("actor"))
+        self.actor = self.model.actor
+        self.critic = self.part("critic", QEnsemble)
+        self.target_critic = self.add_target("critic", self.critic)
+        self.add_optimizer("critic", self.critic.parameters(), "critic")
+        self.add_optimizer("actor", self.actor.parameters(), "actor")
         entropy = self.config.target_entropy
         self.target_entropy = -float(self.model.action_dim) if entropy is None else entropy
         self.learns_alpha = self.config.alpha == "auto"
         if self.learns_alpha:
             self.log_alpha = torch.zeros((), device=self.device, requires_grad=True)
             self.scalars["log_alpha"] = self.log_alpha
-            self.own("alpha", [self.log_alpha], self.config.rate_of("actor"))
+            self.add_optimizer("alpha", [self.log_alpha], "actor")
         else:
             self.fixed_alpha = torch.full((1,), float(self.config.alpha), device=self.device)
 
@@ -71,14 +76,14 @@ class SAC(Learner):
             self.optimizers["critic"].apply(critic_gradients)
         if stage != "critic":
             actor_loss, logprobs = self.actor_loss(batch, noise, stage)
-            self.descend("actor", actor_loss)
+            self.minimize("actor", actor_loss)
             if self.learns_alpha:
-                self.descend("alpha", self.alpha_loss(logprobs))
+                self.minimize("alpha", self.alpha_loss(logprobs))
             entropy_term = (alpha * logprobs.detach()).mean(-1)
             metrics |= {"actor_loss": actor_loss.detach(), "entropy_term": entropy_term}
         if not self.critic_moves_first:
             self.optimizers["critic"].apply(critic_gradients)
-        self.follow("critic", self.critic, self.config.tau)
+        self.update_target("critic", self.critic, self.config.tau)
         used_alpha = alpha.squeeze(-1).expand_as(critic_loss)
         return metrics | {"critic_loss": critic_loss.detach(), "alpha": used_alpha}
 
@@ -127,3 +132,17 @@ def sac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
         "target_q_mean": named["target_q_values"].mean(-1),
         "entropy_term": (alpha * logprobs).mean(-1),
     }
+
+
+class SACRunConfig(SACConfig, SACNetworkConfig, OnlineFields):
+    """Every setting of a SAC run."""
+
+
+RECIPE = Recipe(
+    name="sac",
+    learner=SAC,
+    model=MLPSACModel,
+    settings=SACRunConfig,
+    title="Soft actor-critic",
+    papers=("1801.01290", "1812.05905"),
+)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms import losses
 from rl_training.algorithms.bc import imitation_error
 from rl_training.algorithms.ensembles import values_of
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
-from rl_training.models.deterministic import DeterministicTanh
+from rl_training.config.data_fields import OfflineFields
+from rl_training.models.actors import DeterministicTanh
+from rl_training.models.critics import QEnsemble
+from rl_training.models.models import MLPTD3Model
+from rl_training.models.network_settings import NetworkConfig
 
 SMALLEST_SCALE = 1e-7
 """Guards the division where every value is exactly zero; no trained critic comes near it."""
@@ -34,15 +38,16 @@ class TD3BCConfig(LearnerConfig):
 class TD3BC(Learner):
     """Twin critics, target actor with clipped noise, and an actor between its values and the data."""
 
-    config_class: ClassVar[type[LearnerConfig]] = TD3BCConfig
+    config_class = TD3BCConfig
+    config: TD3BCConfig
 
     def setup(self) -> None:
-        self.actor = cast(DeterministicTanh, self.model.actor)
-        self.critic = cast(nn.Module, self.model.critic)
-        self.target_actor = cast(DeterministicTanh, self.make_target("actor", self.actor))
-        self.target_critic = self.make_target("critic", self.critic)
-        self.own("critic", list(self.critic.parameters()), self.config.rate_of("critic"))
-        self.own("actor", list(self.actor.parameters()), self.config.rate_of("actor"))
+        self.actor = self.part("actor", DeterministicTanh)
+        self.critic = self.part("critic", QEnsemble)
+        self.target_actor = self.add_target("actor", self.actor)
+        self.target_critic = self.add_target("critic", self.critic)
+        self.add_optimizer("critic", self.critic.parameters(), "critic")
+        self.add_optimizer("actor", self.actor.parameters(), "actor")
         # Metrics of the delayed actor are zero until its first update.
         self.last_metrics = {
             name: torch.zeros((), device=self.device) for name in ("actor_loss", "bc_loss", "q_weight")
@@ -58,13 +63,13 @@ class TD3BC(Learner):
         with torch.no_grad():
             target = self.value_target(batch, noise)
         critic_loss = losses.critic_mse(self.critic(batch["obs"], batch["actions"]), target)
-        self.descend("critic", critic_loss)
+        self.minimize("critic", critic_loss)
         metrics = {"critic_loss": critic_loss.detach(), "target_q_mean": target.mean(-1)}
         if stage == "full":
             actor_loss, actor_metrics = self.actor_loss(batch)
-            self.descend("actor", actor_loss)
-            self.follow("critic", self.critic, self.config.tau)
-            self.follow("actor", self.actor, self.config.tau)
+            self.minimize("actor", actor_loss)
+            self.update_target("critic", self.critic, self.config.tau)
+            self.update_target("actor", self.actor, self.config.tau)
             metrics |= actor_metrics
         return metrics
 
@@ -124,3 +129,21 @@ def td3_bc_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
         "target_q_mean": named["target_q_values"].mean(-1),
         "q_weight": weight,
     }
+
+
+class TD3BCRunConfig(TD3BCConfig, NetworkConfig, OfflineFields):
+    """Every setting of a TD3+BC run."""
+
+    normalize_observations: bool = setting(
+        True, "(obs - mean) / (std + 1e-3) over the data, saved with the policy"
+    )
+
+
+RECIPE = Recipe(
+    name="td3_bc",
+    learner=TD3BC,
+    model=MLPTD3Model,
+    settings=TD3BCRunConfig,
+    title="TD3+BC",
+    papers=("2106.06860",),
+)

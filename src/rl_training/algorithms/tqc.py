@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import losses, quantiles
 from rl_training.algorithms.ensembles import agreed_size
-from rl_training.algorithms.learner import Batch, LearnerConfig, Losses, Noise
+from rl_training.algorithms.learner import Batch, Losses, Noise
+from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig
 from rl_training.config import setting
+from rl_training.config.run_fields import OnlineFields
 from rl_training.core.errors import ConfigError
-from rl_training.models.base import PolicyModel
+from rl_training.models.models import MLPTQCModel, PolicyModel, TQCNetworkConfig
 
 
 class TQCConfig(SACConfig):
@@ -32,19 +35,21 @@ class TQCConfig(SACConfig):
 class TQC(SAC):
     """SAC whose critics are distributions; the target leaves out their most optimistic atoms."""
 
-    config_class: ClassVar[type[LearnerConfig]] = TQCConfig
+    config_class = TQCConfig
+    config: TQCConfig
 
     def __init__(
         self,
         model: PolicyModel,
         *,
+        seed: int = 0,
         num_critics: int | None = None,
         num_quantiles: int | None = None,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         agreed_size("num_critics", num_critics, model)
         self.num_quantiles = agreed_size("num_quantiles", num_quantiles, model)
-        super().__init__(model, **keywords)
+        super().__init__(model, seed=seed, **keywords)
 
     def setup(self) -> None:
         super().setup()
@@ -91,3 +96,22 @@ def tqc_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
         "target_q_mean": atoms.mean(),
         "entropy_term": (alpha * logprobs).mean(-1),
     }
+
+
+class TQCRunConfig(TQCConfig, TQCNetworkConfig, OnlineFields):
+    """Every setting of a TQC run."""
+
+    @model_validator(mode="after")
+    def _some_atoms_stay(self) -> Self:
+        check_drop(self.top_quantiles_to_drop_per_net, self.num_quantiles)
+        return self
+
+
+RECIPE = Recipe(
+    name="tqc",
+    learner=TQC,
+    model=MLPTQCModel,
+    settings=TQCRunConfig,
+    title="Truncated quantile critics",
+    papers=("2005.04269",),
+)

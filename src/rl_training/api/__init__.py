@@ -1,9 +1,9 @@
 """Managed classes: one object that trains, evaluates, predicts, saves and loads."""
 
+from rl_training.core.algorithms import builtin_algorithms
 from rl_training.core.lazy import lazy_exports
-from rl_training.core.registry import ALGORITHMS
 
-_SOURCES = {entry.class_name: "rl_training.api.algorithms" for entry in ALGORITHMS.values()}
+_SOURCES = {facts.class_name: "rl_training.api.algorithms" for facts in builtin_algorithms().values()}
 _SOURCES["TrainConfig"] = "rl_training.core.train_config"
 
 __all__ = list(_SOURCES)

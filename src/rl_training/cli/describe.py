@@ -11,12 +11,12 @@ def describe(
     """Explain every setting of a run: its type, bound, default and meaning."""
     from rl_training.cli.output import print_table
     from rl_training.config import describe_fields
-    from rl_training.core.registry import get_algorithm_spec
+    from rl_training.core.algorithms import ALGORITHMS
     from rl_training.core.train_config import TrainConfig
 
-    spec = get_algorithm_spec(algo)
+    recipe = ALGORITHMS.get(algo)
     header = ("setting", "type", "bound", "default", "meaning")
-    for level, model in (("", TrainConfig), ("algo_kwargs, ", spec.config_class)):
+    for level, model in (("", TrainConfig), ("algo_kwargs, ", recipe.settings)):
         groups: dict[str, list[tuple[str, ...]]] = {}
         for row in describe_fields(model):
             cells = (row.name, row.type, row.bound, row.default, row.meaning)

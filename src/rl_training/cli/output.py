@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rl_training.experiment.runs import plain_json
+from rl_training.core.atomic import plain_json
 
 _WIDTH_OF_A_FILE = 160  # a pipe has no width of its own; the usual 80 would break every sentence
 

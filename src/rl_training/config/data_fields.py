@@ -10,8 +10,8 @@ from pydantic import field_validator, model_validator
 from rl_training.config.errors import ConfigError
 from rl_training.config.fields import setting
 from rl_training.config.model import ConfigModel
+from rl_training.config.run_fields import ControlFields, RewardFields
 
-FileKind = Literal["npz", "hdf5", "minari", "parquet"]
 SourceKind = Literal["random", "checkpoint", "npz", "hdf5", "minari", "parquet"]
 DatasetKind = Literal["random", "checkpoint", "npz", "hdf5", "minari", "parquet", "mix"]
 
@@ -62,7 +62,7 @@ class DatasetPart(DatasetSource):
         return self
 
 
-class OfflineDataFields(DatasetSource):
+class OfflineDataFields(DatasetSource, RewardFields):
     """Every dataset field of an offline algorithm's `algo_kwargs`."""
 
     dataset_kind: DatasetKind = setting("random", "where the data comes from")
@@ -71,11 +71,6 @@ class OfflineDataFields(DatasetSource):
     )
     dataset_in_memory: bool = setting(
         True, "false keeps the rows on disk, memory-mapped from a flat cache that processes share"
-    )
-    reward_scale: float = setting(1.0, "factor of every reward", gt=0)
-    reward_shift: float = setting(0.0, "added to every scaled reward")
-    reward_clip: float | tuple[float, float] | None = setting(
-        None, "bounds of the transformed reward: c for [-c, c], or [low, high]"
     )
     normalize_reward: bool = setting(
         False, "first scale rewards by 1000 / (largest - smallest episode return), as IQL does"
@@ -148,11 +143,6 @@ class OfflineDataFields(DatasetSource):
 
     def _range_problems(self) -> list[str]:
         problems = []
-        if isinstance(self.reward_clip, tuple):
-            if not self.reward_clip[0] < self.reward_clip[1]:
-                problems.append(f"reward_clip must be [low, high] with low < high, got {self.reward_clip}")
-        elif self.reward_clip is not None and self.reward_clip <= 0:
-            problems.append(f"reward_clip must be > 0 or [low, high], got {self.reward_clip}")
         if (self.action_low is None) != (self.action_high is None):
             problems.append("action_low and action_high must be given together")
         minimum, maximum = self.reference_min_return, self.reference_max_return
@@ -161,6 +151,10 @@ class OfflineDataFields(DatasetSource):
         elif minimum is not None and maximum is not None and not minimum < maximum:
             problems.append(f"reference_max_return must be > reference_min_return ({minimum}), got {maximum}")
         return problems
+
+
+class OfflineFields(ControlFields, OfflineDataFields):
+    """How an offline run gets its data and trains on it."""
 
 
 def _check_source(kind: str, source: DatasetSource) -> None:

@@ -63,7 +63,29 @@ class ControlFields(ConfigModel):
         return self
 
 
-class OnlineFields(ControlFields):
+class RewardFields(ConfigModel):
+    """How rewards are changed before anything is learned from them, online and offline alike."""
+
+    section: ClassVar[str] = "rewards"
+
+    reward_scale: float = setting(1.0, "factor of every reward", gt=0)
+    reward_shift: float = setting(0.0, "added to every scaled reward")
+    reward_clip: float | tuple[float, float] | None = setting(
+        None, "bounds of the transformed reward: c for [-c, c], or [low, high]"
+    )
+
+    @model_validator(mode="after")
+    def _clip_is_a_range(self) -> Self:
+        clip = self.reward_clip
+        if isinstance(clip, tuple):
+            if not clip[0] < clip[1]:
+                raise ValueError(f"reward_clip must be [low, high] with low < high, got {clip}")
+        elif clip is not None and clip <= 0:
+            raise ValueError(f"reward_clip must be > 0 or [low, high], got {clip}")
+        return self
+
+
+class OnlineFields(ControlFields, RewardFields):
     """How an online run collects transitions and how often it learns from them."""
 
     section: ClassVar[str] = "online collection"
@@ -80,9 +102,6 @@ class OnlineFields(ControlFields):
     train_frequency: int = setting(1, "steps of all environments between two rounds of updates", ge=1)
     gradient_updates_per_step: int = setting(1, "updates per collected transition", ge=1)
     async_envs: bool = setting(False, "step each environment in its own process")
-    reward_scale: float = setting(1.0, "rewards are multiplied by this before learning", gt=0)
-    reward_shift: float = setting(0.0, "added to the scaled reward")
-    reward_clip: float | None = setting(None, "largest size of a scaled and shifted reward", gt=0)
 
     @model_validator(mode="after")
     def _no_epochs_online(self) -> Self:

@@ -1,11 +1,17 @@
 """Replace a file in one step, so that a kill or a full disk leaves either the old file or the new one."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
+import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from rl_training.core.errors import UserError
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -48,3 +54,30 @@ def _sync_directory(directory: Path) -> None:
 def reason(problem: OSError) -> str:
     """The operating system's words for a failure, without the path that the caller's message names anyway."""
     return problem.strerror or str(problem)
+
+
+def write_text_atomic(path: str | Path, text: str) -> None:
+    """Replace a text file in one step: a reader sees the old text or the new one, never half of it."""
+    try:
+        with replace_file(Path(path)) as file:
+            file.write(text.encode())
+    except OSError as problem:
+        raise UserError(
+            f"cannot write {path}: {reason(problem)}; free space or name another directory"
+        ) from problem
+
+
+def write_json_atomic(path: str | Path, value: Any) -> None:
+    """Replace a JSON file in one step; numbers that are not finite become null, which every parser reads."""
+    write_text_atomic(path, json.dumps(plain_json(value), indent=2) + "\n")
+
+
+def plain_json(value: Any) -> Any:
+    """The value with numpy and torch numbers as Python ones and NaN or infinity as `None`."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.atomic import reason, replace_file
 from rl_training.core.checkpoint_format import (
     FILE_START,
@@ -23,16 +24,19 @@ from rl_training.core.checkpoint_format import (
     write_safetensors,
 )
 from rl_training.core.errors import CheckpointError
-from rl_training.experiment.runs import CHECKPOINT_FOLDER
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+CHECKPOINT_FOLDER = "checkpoints"
 BEST_NAME = "best.safetensors"
 _STEP_NAME = re.compile(r"step_([0-9]+)\.safetensors")
 
 
 def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
-    """Write `state` and the format version to `path`; an earlier file is replaced in the last moment."""
-    text, arrays = encode({**state, "format_version": FORMAT_VERSION})
+    """Write `state` and the format version to `path`; an earlier file is replaced in the last moment.
+
+    A state that came from a file keeps the version of that file.
+    """
+    text, arrays = encode({"format_version": FORMAT_VERSION, **state})
     try:
         with replace_file(Path(path)) as file:
             write_safetensors(file, text, arrays)
@@ -51,6 +55,22 @@ def load_checkpoint(
     Top-level keys in `skip` are left out and never read from the disk: a policy needs no replay rows.
     """
     return _read(resolve_checkpoint(path), torch.device(device), skip)
+
+
+def load_run_state(
+    path: str | Path, device: str | torch.device = "cpu", *, skip: Collection[str] = ()
+) -> dict[str, Any]:
+    """`load_checkpoint` of a run; one of an earlier file format comes as today's version would write it."""
+    file = resolve_checkpoint(path)
+    header = read_header(file)
+    if "algo" not in header:
+        raise CheckpointError(_foreign(file))
+    if header["format_version"] == FORMAT_VERSION:
+        return load_checkpoint(file, device, skip=skip)
+    needed_to_upgrade = {"learner", "callbacks"}
+    old = load_checkpoint(file, device, skip=set(skip) - needed_to_upgrade)
+    state = ALGORITHMS.get(old["algo"]).upgrade(old)
+    return {key: value for key, value in state.items() if key not in skip}
 
 
 def read_header(path: str | Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from rl_training.config.run_fields import ControlFields
 from rl_training.config.wording import did_you_mean, shown
 from rl_training.config.yaml_text import dump_yaml, parse_yaml
 from rl_training.core.errors import ConfigError
@@ -36,11 +37,11 @@ def load_config(path_or_name: str | os.PathLike[str], overrides: Sequence[str] =
     return parse_config(values)
 
 
-def config_to_yaml(config: TrainConfig, *, resolved: bool = False) -> str:
-    """YAML that `load_config` reads back; `resolved` also writes out every default of algo_kwargs."""
+def config_to_yaml(config: TrainConfig, *, settings: ControlFields | None = None) -> str:
+    """YAML that `load_config` reads back; with `settings`, every default of algo_kwargs is written out."""
     values = config.to_dict()
-    if resolved:
-        values["algo_kwargs"] = config.run_config().to_dict()
+    if settings is not None:
+        values["algo_kwargs"] = settings.to_dict()
     return dump_yaml(values)
 
 

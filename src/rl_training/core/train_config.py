@@ -12,9 +12,10 @@ from pydantic import ValidationInfo, field_validator
 from rl_training.config.fields import setting
 from rl_training.config.mistakes import under, unknown_key
 from rl_training.config.model import ConfigModel
+from rl_training.config.run_fields import ControlFields
 from rl_training.config.wording import shown
+from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.errors import ConfigError
-from rl_training.core.registry import ALGORITHMS, get_algorithm_spec
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
@@ -38,22 +39,25 @@ class TrainConfig(ConfigModel):
     log_interval: int = setting(1000, "steps between two rows of training metrics", ge=1)
     checkpoint_interval: int = setting(5000, "steps between two checkpoints; 0 saves only the last", ge=0)
     tags: tuple[str, ...] = setting((), "free words stored with the run")
+    wrappers: tuple[str, ...] = setting(
+        (), "functions put around every environment, written module:function; imported when training starts"
+    )
     trackers: tuple[Literal["wandb", "mlflow"], ...] = setting(
         (), "where metrics go beside metrics.jsonl and TensorBoard: wandb, mlflow"
     )
     algo_kwargs: dict[str, Any] = setting({}, "settings of the algorithm, its data and its schedule (flat)")
     env_kwargs: dict[str, Any] = setting({}, "keyword arguments for gymnasium.make")
 
-    def run_config(self) -> ConfigModel:
+    def run_config(self) -> ControlFields:
         """The algorithm's typed settings with every default filled in."""
-        return _run_config_class(self.algo).build(self.algo_kwargs, where="algo_kwargs")
+        return ALGORITHMS.get(self.algo).settings.build(self.algo_kwargs, where="algo_kwargs")
 
     @classmethod
     def keys_elsewhere(cls, values: Mapping[str, Any]) -> tuple[str, ...]:
         algo = values.get("algo")
         if not isinstance(algo, str) or algo not in ALGORITHMS:
             return ()
-        return tuple(f"algo_kwargs.{name}" for name in _run_config_class(algo).model_fields)
+        return tuple(f"algo_kwargs.{name}" for name in ALGORITHMS.get(algo).settings.model_fields)
 
     @classmethod
     def further_mistakes(cls, values: Mapping[str, Any]) -> list[str]:
@@ -61,14 +65,14 @@ class TrainConfig(ConfigModel):
         if not isinstance(algo, str):
             return []
         try:
-            run_class = _run_config_class(algo)
+            recipe = ALGORITHMS.get(algo)
         except ConfigError as error:
             return [str(error)]
         lines: list[str] = []
-        if ALGORITHMS[algo].kind == "online" and values.get("env_id") is None:
+        if recipe.online and values.get("env_id") is None:
             lines.append(f"env_id is required: {algo} collects its own data in an environment")
         if isinstance(given, Mapping):
-            lines += under("algo_kwargs", _mistakes_of(run_class, given))
+            lines += under("algo_kwargs", _mistakes_of(recipe.settings, given))
         return lines
 
     @field_validator("output_dir", mode="before")
@@ -100,11 +104,6 @@ class TrainConfig(ConfigModel):
 def parse_config(values: Mapping[str, Any]) -> TrainConfig:
     """Check a mapping, however it was made, and return the run's configuration."""
     return TrainConfig.build(values)
-
-
-def _run_config_class(algo: str) -> type[ConfigModel]:
-    config_class: type[ConfigModel] = get_algorithm_spec(algo).config_class
-    return config_class
 
 
 def _mistakes_of(run_class: type[ConfigModel], given: Mapping[str, Any]) -> list[str]:

@@ -1,20 +1,25 @@
-"""Changes of units between data and learner; what a policy needs of them is saved with it."""
+"""Changes of units between data, learner and the world outside: observations, actions and rewards alike.
+
+The same object serves the stored rows of a dataset, a batch, the steps that a collector sees, the policy and
+what is exported from it; what a policy needs of them is saved with it.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_training.config.run_fields import RewardFields
 from rl_training.core.errors import DataError
-from rl_training.data.episodes import Array
 
-TensorOrArray = TypeVar("TensorOrArray", Tensor, npt.NDArray[np.float32])
+FloatArray = npt.NDArray[np.float32]
 
 OBSERVATION_EPSILON = 1e-3
 """Added to the standard deviation, so that a constant feature maps to 0 (TD3+BC)."""
@@ -23,18 +28,39 @@ RETURN_RANGE = 1000.0
 """IQL scales rewards so that the returns of its data span this much."""
 
 
-class BatchTransform(Protocol):
-    """A change of units applied to one field, either once to the stored rows or to each batch."""
+class Transform(ABC):
+    """A change of units of one field. `kind` names it in files."""
 
-    def apply(self, values: Tensor, /) -> Tensor: ...
+    kind: ClassVar[str]
 
-    def to(self, device: torch.device | str) -> BatchTransform: ...
+    @abstractmethod
+    def apply(self, values: Tensor) -> Tensor:
+        """The values in the learner's units."""
+
+    def apply_to_array(self, values: npt.ArrayLike) -> FloatArray:
+        """The same arithmetic for an array, in single precision."""
+        given = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+        changed: FloatArray = self.apply(given).numpy()
+        return changed
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Self:
+        """The same with its numbers on another device, or in another precision."""
+        return self
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers and tensors that make it again (`transform_from_state`)."""
+
+    @classmethod
+    @abstractmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self: ...
 
 
 @dataclass(frozen=True)
-class RewardTransform:
-    """reward -> clip(scale * reward + shift). Data collected later must pass through the same constants."""
+class RewardTransform(Transform):
+    """reward -> clip(scale * reward + shift)."""
 
+    kind: ClassVar[str] = "reward"
     scale: float = 1.0
     shift: float = 0.0
     clip: tuple[float, float] | None = None
@@ -48,28 +74,30 @@ class RewardTransform:
         """Whether returns follow by multiplication alone."""
         return self.shift == 0.0 and self.clip is None
 
-    def apply(self, rewards: Tensor) -> Tensor:
-        transformed = rewards * self.scale + self.shift
+    def apply(self, values: Tensor) -> Tensor:
+        transformed = values * self.scale + self.shift
         return transformed if self.clip is None else transformed.clamp(*self.clip)
 
-    def apply_to_array(self, rewards: Array) -> Array:
-        """The same arithmetic for an array, in single precision."""
-        values = torch.from_numpy(np.ascontiguousarray(rewards, dtype=np.float32))
-        transformed: Array = self.apply(values).numpy()
-        return transformed
-
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "scale": self.scale,
-            "shift": self.shift,
-            "clip": None if self.clip is None else list(self.clip),
-        }
+        clip = None if self.clip is None else list(self.clip)
+        return {"scale": self.scale, "shift": self.shift, "clip": clip}
+
+    state_dict = to_dict
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RewardTransform:
-        clip = values["clip"]
+    def from_state_dict(cls, state: Mapping[str, Any]) -> RewardTransform:
+        clip = state["clip"]
         bounds = None if clip is None else (float(clip[0]), float(clip[1]))
-        return cls(scale=float(values["scale"]), shift=float(values["shift"]), clip=bounds)
+        return cls(scale=float(state["scale"]), shift=float(state["shift"]), clip=bounds)
+
+    from_dict = from_state_dict
+
+
+def reward_transform(settings: RewardFields, factor: float = 1.0) -> RewardTransform:
+    """The settings' transform, online and offline alike; `factor` is a scale found in the data."""
+    return RewardTransform(
+        settings.reward_scale * factor, settings.reward_shift, clip_bounds(settings.reward_clip)
+    )
 
 
 def clip_bounds(clip: float | tuple[float, float] | None) -> tuple[float, float] | None:
@@ -82,7 +110,7 @@ def clip_bounds(clip: float | tuple[float, float] | None) -> tuple[float, float]
     return float(low), float(high)
 
 
-def return_range_scale(returns: Array) -> float:
+def return_range_scale(returns: npt.NDArray[Any]) -> float:
     """IQL's factor for rewards: 1000 / (largest - smallest episode return)."""
     spread = float(returns.max() - returns.min()) if len(returns) else 0.0
     if spread <= 0.0:
@@ -94,26 +122,20 @@ def return_range_scale(returns: Array) -> float:
 
 
 @dataclass(frozen=True)
-class ObservationNormalizer:
+class ObservationNormalizer(Transform):
     """(obs - mean) / (std + 1e-3) with the population standard deviation of the training observations."""
 
+    kind: ClassVar[str] = "normalize"
     mean: Tensor
     std: Tensor
     epsilon: float = OBSERVATION_EPSILON
 
-    def apply(self, values: TensorOrArray, /) -> TensorOrArray:
-        """Normalise observations `[..., obs_dim]`; a tensor gives a tensor, an array an array."""
-        if isinstance(values, Tensor):
-            return (values - self.mean) / (self.std + self.epsilon)
-        result: npt.NDArray[np.float32] = self.apply(torch.from_numpy(np.asarray(values, np.float32))).numpy()
-        return result
+    def apply(self, values: Tensor) -> Tensor:
+        """Observations `[..., obs_dim]`."""
+        return (values - self.mean) / (self.std + self.epsilon)
 
-    def apply_(self, values: Tensor) -> None:
-        """Normalise stored rows in place."""
-        values.sub_(self.mean).div_(self.std + self.epsilon)
-
-    def to(self, device: torch.device | str) -> ObservationNormalizer:
-        return ObservationNormalizer(self.mean.to(device), self.std.to(device), self.epsilon)
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> ObservationNormalizer:
+        return replace(self, mean=self.mean.to(device, dtype), std=self.std.to(device, dtype))
 
     def state_dict(self) -> dict[str, Any]:
         return {"mean": self.mean, "std": self.std, "epsilon": self.epsilon}
@@ -125,12 +147,13 @@ class ObservationNormalizer:
 
 
 @dataclass(frozen=True)
-class ActionScaling:
+class ActionScaling(Transform):
     """Environment units -> [-limit, limit]; the range of the data (`rescale`) may stand in for the bounds.
 
     `limit` < 1 keeps actions off the edge, where the log-probability of a squashed Gaussian is infinite.
     """
 
+    kind: ClassVar[str] = "scale_actions"
     low: Tensor
     high: Tensor
     limit: float = 1.0
@@ -142,10 +165,36 @@ class ActionScaling:
         bounds = [torch.tensor(bound, dtype=torch.float64) for bound in (low, high)]
         return cls(bounds[0], bounds[1], limit=1.0 if limit is None else limit)
 
-    def apply(self, values: Tensor, /) -> Tensor:
+    def apply(self, values: Tensor) -> Tensor:
         """In double precision, so that a bound maps to exactly -1 or 1."""
         unit = (values.double() - self.low) * (2.0 / (self.high - self.low)) - 1.0
         return unit.clamp(-self.limit, self.limit).float()
 
-    def to(self, device: torch.device | str) -> ActionScaling:
-        return ActionScaling(self.low.to(device), self.high.to(device), self.limit)
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> ActionScaling:
+        return replace(self, low=self.low.to(device), high=self.high.to(device))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high, "limit": self.limit}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> ActionScaling:
+        low, high = (torch.as_tensor(state[name], dtype=torch.float64) for name in ("low", "high"))
+        return cls(low, high, float(state["limit"]))
+
+
+KINDS: dict[str, type[Transform]] = {
+    each.kind: each for each in (RewardTransform, ObservationNormalizer, ActionScaling)
+}
+
+
+def transform_state(transform: Transform) -> dict[str, Any]:
+    """A transform as a file holds it."""
+    return {"kind": transform.kind, **transform.state_dict()}
+
+
+def transform_from_state(state: Mapping[str, Any]) -> Transform:
+    """The inverse of `transform_state`."""
+    kind = state.get("kind")
+    if kind not in KINDS:
+        raise DataError(f"a transform must be one of {', '.join(KINDS)}, got {kind!r}")
+    return KINDS[kind].from_state_dict(state)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_training.core.errors import DataError
-from rl_training.core.transforms import BatchTransform
+from rl_training.core.transforms import Transform
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ColumnStore:
 
     columns: Mapping[str, Tensor]
     row_maps: Mapping[str, Tensor] = field(default_factory=dict)
-    on_gather: Mapping[str, BatchTransform] = field(default_factory=dict)
+    on_gather: Mapping[str, Transform] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         lengths = {name: self.length(name) for name in self.columns}
@@ -97,7 +97,7 @@ class ColumnStore:
             yield column[part] if row_map is None else column.index_select(0, row_map[part])
 
     def converted(
-        self, names: Sequence[str], transform: BatchTransform, *, in_place: bool, rows_at_once: int
+        self, names: Sequence[str], transform: Transform, *, in_place: bool, rows_at_once: int
     ) -> ColumnStore:
         """The store with `transform` applied to stored columns; fields may share one, which changes once."""
         done: dict[int, Tensor] = {}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_training.core.errors import DataError
-from rl_training.core.transforms import BatchTransform, RewardTransform, clip_bounds
+from rl_training.core.transforms import RewardTransform, Transform, clip_bounds
 from rl_training.data.columns import ColumnStore
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episodes import BoolArray, Tails, episode_ends, episode_returns
@@ -240,7 +240,7 @@ class TransitionDataset:
         store = self.store.updated(columns)
         return self._changed(store=store.only([*STANDARD_FIELDS, *OPTIONAL_FIELDS]))
 
-    def with_batch_transforms(self, transforms: Mapping[str, BatchTransform]) -> TransitionDataset:
+    def with_batch_transforms(self, transforms: Mapping[str, Transform]) -> TransitionDataset:
         """Apply `transforms` to each batch instead of to the stored rows (for data that stays on disk)."""
         return self._changed(store=replace(self.store, on_gather={**self.store.on_gather, **transforms}))
 

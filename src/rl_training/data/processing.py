@@ -17,11 +17,11 @@ from rl_training.config.data_fields import OfflineDataFields
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import (
-    BatchTransform,
     ObservationNormalizer,
     RewardTransform,
-    clip_bounds,
+    Transform,
     return_range_scale,
+    reward_transform,
 )
 from rl_training.data.action_units import action_scaling, check_dimensions
 from rl_training.data.data_info import ReferenceReturns
@@ -41,7 +41,6 @@ class PreparedDataset:
     dataset: TransitionDataset
     spaces: Spaces
     normalizer: ObservationNormalizer | None
-    reward_transform: RewardTransform
     reference: ReferenceReturns | None
     summary: dict[str, Any]
 
@@ -83,7 +82,7 @@ def process_offline_dataset(
         dataset = _converted(dataset, ("actions", "next_actions"), scaling, settings, owned)
     summary |= {"rows": len(dataset), "fields": list(dataset.fields)}
     summary["reference"] = None if reference is None else reference.to_dict()
-    return PreparedDataset(dataset, spaces, normalizer, transform, reference, summary)
+    return PreparedDataset(dataset, spaces, normalizer, reference, summary)
 
 
 def observation_statistics(dataset: TransitionDataset) -> ObservationNormalizer:
@@ -148,10 +147,10 @@ class _PartSteps:
 
 def _reward_transform(parts: Sequence[TransitionDataset], settings: OfflineDataFields) -> RewardTransform:
     """One transform for all parts, so that equal rewards stay equal."""
-    scale = settings.reward_scale
-    if settings.normalize_reward:
-        scale *= return_range_scale(np.concatenate([part.episode_returns() for part in parts]))
-    return RewardTransform(scale, settings.reward_shift, clip_bounds(settings.reward_clip))
+    if not settings.normalize_reward:
+        return reward_transform(settings)
+    returns = np.concatenate([part.episode_returns() for part in parts])
+    return reward_transform(settings, return_range_scale(returns))
 
 
 def _mixed(parts: Sequence[TransitionDataset], settings: OfflineDataFields) -> TransitionDataset:
@@ -170,7 +169,7 @@ def _mixed(parts: Sequence[TransitionDataset], settings: OfflineDataFields) -> T
 def _converted(
     dataset: TransitionDataset,
     names: Sequence[str],
-    transform: BatchTransform,
+    transform: Transform,
     settings: OfflineDataFields,
     owned: bool,
 ) -> TransitionDataset:

@@ -16,7 +16,7 @@ from rl_training.runtime.run import Run, TrainResult
 from rl_training.runtime.signals import orderly_stop
 
 
-def conduct(trainer: Trainer, runs: Sequence[Run]) -> list[TrainResult]:
+def execute(trainer: Trainer, runs: Sequence[Run]) -> list[TrainResult]:
     """Train, close in order whatever happens, and write down the results."""
     started = time.time()
     keep_freed_memory()
@@ -61,14 +61,14 @@ def write_result(run: Run, started: float) -> TrainResult:
     assert run.outcome is not None
     metrics = {**run.outcome, "wall_time_seconds": time.time() - started}
     described = summarize_run(
-        run.config.model_dump(mode="json"),
+        run.config.to_dict(),
         metrics,
         stop_reason=metrics["stop_reason"],
         started_at=started,
         finished_at=time.time(),
     )
     checkpoint = None if run.checkpoint_path is None else run.checkpoint_path.name
-    notes = {"checkpoint": checkpoint, "dataset": run.notes["dataset"]}
+    notes = {"checkpoint": checkpoint, "dataset": dict(run.notes.dataset)}
     write_summary(run.run_dir, {**described, **notes})
     plot_learning_curve(run.run_dir)
     return TrainResult(run.run_dir, run.checkpoint_path, metrics)

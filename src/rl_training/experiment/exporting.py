@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rl_training.core.atomic import reason, replace_file
-from rl_training.core.checkpoints import load_checkpoint, resolve_checkpoint
+from rl_training.core.atomic import reason, replace_file, write_text_atomic
+from rl_training.core.checkpoints import CHECKPOINT_FOLDER, load_run_state, resolve_checkpoint
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import FloatArray
-from rl_training.experiment.runs import CHECKPOINT_FOLDER, write_text_atomic
-from rl_training.experiment.workflows import NOT_FOR_ACTING, policy_from_state
-from rl_training.policies.extract import policy_graph
-from rl_training.policies.graph import PolicyGraph
+from rl_training.core.transforms import ObservationNormalizer
+from rl_training.experiment.seed_scores import sister_scores
 from rl_training.policies.model_card import model_card
 from rl_training.policies.policy import Policy
 from rl_training.policies.policy_metadata import describe_policy
+from rl_training.policies.program import Program
+from rl_training.policies.saved import NOT_FOR_ACTING, policy_of_state
+from rl_training.policies.tracing import trace_policy
 
 SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "torchscript": ".pt"}
 CHECKED_ROWS = 256
@@ -33,9 +33,9 @@ def export_checkpoint(
 ) -> Path:
     """Export the policy of a checkpoint or run directory; returns the file."""
     file = resolve_checkpoint(checkpoint)
-    state = load_checkpoint(file, skip=NOT_FOR_ACTING)
+    state = load_run_state(file, skip=NOT_FOR_ACTING)
     run_dir = file.parent.parent if file.parent.name == CHECKPOINT_FOLDER else None
-    policy = policy_from_state(state, "cpu")
+    policy = policy_of_state(state, source=file)
     return export_policy(policy, state, out, format=format, distribution=distribution, run_dir=run_dir)
 
 
@@ -51,10 +51,10 @@ def export_policy(
     """Write `out` and its card, `out` + `.md`, once the actions are known to equal the policy's."""
     target = Path(out)
     chosen = checked_format(target, format)
-    graph = policy_graph(policy, distribution=distribution)
-    metadata = describe_policy(state, graph, None if run_dir is None else run_dir.name)
+    program = trace_policy(policy, distribution=distribution)
+    metadata = describe_policy(state, policy, program, None if run_dir is None else run_dir.name)
     encode, decode = codec(chosen)
-    content = encode(graph, metadata)
+    content = encode(policy, program, metadata)
     check_same_actions(policy, decode(content, metadata), target)
     try:
         with replace_file(target) as file:
@@ -63,9 +63,8 @@ def export_policy(
         raise UserError(
             f"cannot write {target}: {reason(problem)}; name a place you can write to"
         ) from problem
-    write_text_atomic(
-        target.with_name(target.name + ".md"), model_card(metadata, target.name, chosen, run_dir)
-    )
+    seeds = [] if run_dir is None else sister_scores(run_dir)
+    write_text_atomic(target.with_name(target.name + ".md"), model_card(metadata, target.name, chosen, seeds))
     return target
 
 
@@ -85,21 +84,32 @@ def checked_format(out: Path, format: str | None) -> str:
 
 
 Act = Callable[[FloatArray], Any]
-Encode = Callable[[PolicyGraph, Mapping[str, Any]], bytes]
+Encode = Callable[[Policy, Program, Mapping[str, Any]], bytes]
 Decode = Callable[[bytes, Mapping[str, Any]], Act]
 
 
 def codec(format: str) -> tuple[Encode, Decode]:
     """How a format is written, and how its bytes act: libraries are imported for the format in use only."""
     if format == "onnx":
-        onnx = import_module("rl_training.policies.onnx_export")
-        runtime = import_module("rl_training.policies.onnx_policy")
-        return onnx.onnx_bytes, lambda content, _: runtime.open_onnx(content, Path("policy.onnx")).predict
+        from rl_training.policies import onnx_export, onnx_policy
+
+        return (
+            lambda policy, program, metadata: onnx_export.onnx_bytes(program, metadata),
+            lambda content, _: onnx_policy.open_onnx(content, Path("policy.onnx")).predict,
+        )
     if format == "torchscript":
-        script = import_module("rl_training.policies.torchscript_export")
-        return script.torchscript_bytes, lambda content, _: script.open_torchscript(content)
-    plain = import_module("rl_training.policies.policy_file")
-    return plain.light_policy_bytes, lambda content, metadata: plain.open_light(content, metadata).predict
+        from rl_training.policies import torchscript_export as script
+
+        return (
+            lambda policy, program, metadata: script.torchscript_bytes(policy, metadata),
+            lambda content, _: script.open_torchscript(content),
+        )
+    from rl_training.policies import light_policy as light
+
+    return (
+        lambda policy, program, metadata: light.light_policy_bytes(program, metadata),
+        lambda content, metadata: light.open_light(content, metadata).predict,
+    )
 
 
 def check_same_actions(policy: Policy, act: Act, target: Path) -> None:
@@ -107,8 +117,9 @@ def check_same_actions(policy: Policy, act: Act, target: Path) -> None:
     spaces = policy.spaces
     obs = np.random.default_rng(0).normal(size=(CHECKED_ROWS, spaces.obs_dim)).astype(np.float32)
     obs[CHECKED_ROWS // 2 :] *= 1000.0
-    if policy.normalizer is not None:
-        obs = obs * policy.normalizer.std.cpu().numpy() + policy.normalizer.mean.cpu().numpy()
+    for step in policy.observation_steps:
+        if isinstance(step, ObservationNormalizer):
+            obs = obs * step.std.cpu().numpy().astype(np.float32) + step.mean.cpu().numpy().astype(np.float32)
     half = (np.array(spaces.action_high) - np.array(spaces.action_low)) / 2.0
     worst = float((np.abs(act(obs) - policy.predict(obs)) / half).max())
     if not worst <= TOLERANCE:

@@ -9,9 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Protocol, Self
 
-from rl_training.core.atomic import reason, replace_file
+from rl_training.core.atomic import plain_json, reason, replace_file
 from rl_training.core.errors import RunFailed
-from rl_training.experiment.runs import plain_json
 
 METRICS_FILE = "metrics.jsonl"
 ROW_KEYS = ("step", "kind", "time")

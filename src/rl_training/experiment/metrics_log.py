@@ -49,7 +49,8 @@ class MetricsLog(Callback):
         metrics = run.update_metrics()
         clock, steps = self.started
         rate = (run.gradient_steps - steps) / max(1e-9, time.perf_counter() - clock)
-        self.logger.log(run.global_step, {**metrics, "updates_per_second": rate}, "train")
+        own, run.logged = run.logged, {}
+        self.logger.log(run.global_step, {**metrics, **own, "updates_per_second": rate}, "train")
         refuse_broken_metrics(run, metrics)
 
     def close(self, run: Run) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from rl_training.core.algorithms import algorithm_facts
 from rl_training.core.atomic import reason, replace_file
 from rl_training.core.errors import UserError
-from rl_training.core.registry import ALGORITHMS
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
 
@@ -155,14 +155,14 @@ def _legend(panel: Axes) -> None:
 def _title(config: Mapping[str, Any]) -> str:
     if "algo" not in config:
         return ""
-    entry = ALGORITHMS.get(config["algo"])
+    entry = algorithm_facts(str(config["algo"]))
     algo = entry.class_name if entry is not None else str(config["algo"])
     where = f" on {config['env_id']}" if config.get("env_id") else ""
     return f"{algo}{where}, seed {config.get('seed', 0)}"
 
 
 def _step_label(config: Mapping[str, Any]) -> str:
-    entry = ALGORITHMS.get(config.get("algo", ""))
+    entry = algorithm_facts(str(config.get("algo", "")))
     if entry is None:
         return "training steps"
-    return "environment steps" if entry.kind == "online" else "gradient steps"
+    return "environment steps" if entry.online else "gradient steps"

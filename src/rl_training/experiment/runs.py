@@ -6,22 +6,19 @@ import contextlib
 import hashlib
 import itertools
 import json
-import math
-import platform
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rl_training.core.atomic import reason, replace_file
+from rl_training.core.atomic import plain_json, reason, write_json_atomic
+from rl_training.core.checkpoints import CHECKPOINT_FOLDER
 from rl_training.core.errors import UserError
-from rl_training.core.version import VERSION
+from rl_training.core.version import library_versions
 
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
-CHECKPOINT_FOLDER = "checkpoints"
 
 
 def create_run_dir(output_dir: str | Path, name: str, suffix: str | None = None) -> Path:
@@ -53,44 +50,6 @@ def directory_name(*parts: str) -> str:
     Characters that a path cannot hold everywhere, such as the `/` of some environment ids, become `-`.
     """
     return re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join(parts)).strip("-.") or "run"
-
-
-def write_text_atomic(path: str | Path, text: str) -> None:
-    """Replace a text file in one step: a reader sees the old text or the new one, never half of it."""
-    try:
-        with replace_file(Path(path)) as file:
-            file.write(text.encode())
-    except OSError as problem:
-        raise UserError(
-            f"cannot write {path}: {reason(problem)}; free space or name another directory"
-        ) from problem
-
-
-def write_json_atomic(path: str | Path, value: Any) -> None:
-    """Replace a JSON file in one step; numbers that are not finite become null, which every parser reads."""
-    write_text_atomic(path, json.dumps(plain_json(value), indent=2) + "\n")
-
-
-def plain_json(value: Any) -> Any:
-    """The value with numpy and torch numbers as Python ones and NaN or infinity as `None`."""
-    if isinstance(value, Mapping):
-        return {str(key): plain_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_json(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def library_versions() -> dict[str, str]:
-    """The versions that a result depends on, read without importing the libraries."""
-    versions = {"python": platform.python_version(), "rl_training": VERSION}
-    for package in ("torch", "numpy", "gymnasium"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

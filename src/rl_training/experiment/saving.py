@@ -39,8 +39,8 @@ class Checkpoints(Callback):
         self.save(run)
 
     def on_eval_end(self, run: Run, metrics: dict[str, Any], scheduled: bool) -> None:
-        value = metrics["eval_return_mean"]
-        if not self.save_best or (self.best is not None and value <= self.best):
+        value = metrics.get("eval_return_mean")
+        if not self.save_best or value is None or (self.best is not None and value <= self.best):
             return
         refuse_broken(run)
         save_checkpoint(best_checkpoint_path(run.run_dir), run.state_dict(with_replay=False))

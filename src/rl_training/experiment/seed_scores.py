@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from scipy import stats
 
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
+from rl_training.policies.scores import SeedScore
 
 NOT_COMPARED = ("seed", "seeds", "output_dir", "tags", "device", "log_interval", "checkpoint_interval")
 """Settings of a run in which its sisters may differ."""
-
-
-@dataclass(frozen=True)
-class SeedScore:
-    """The last evaluation of one seed."""
-
-    seed: int
-    mean: float
-    std: float
-    episodes: int
 
 
 def sister_scores(run_dir: Path) -> list[SeedScore]:
@@ -38,21 +26,6 @@ def sister_scores(run_dir: Path) -> list[SeedScore]:
         if _config(other) == own and (score := _score(other)) is not None:
             found.setdefault(score.seed, score)
     return [found[seed] for seed in sorted(found)]
-
-
-def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """Student's interval for the mean; nothing can be said from fewer than two numbers."""
-    count = len(values)
-    if count < 2:
-        return None
-    mean = math.fsum(values) / count
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    return student_interval(mean, math.sqrt(variance), count, level)
-
-
-def student_interval(mean: float, sample_std: float, count: int, level: float = 0.95) -> tuple[float, float]:
-    width = float(stats.t.ppf((1.0 + level) / 2.0, count - 1)) * sample_std / math.sqrt(count)
-    return mean - width, mean + width
 
 
 def _config(run_dir: Path) -> dict[str, Any] | None:

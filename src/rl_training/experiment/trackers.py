@@ -17,9 +17,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rl_training.core.atomic import write_json_atomic
 from rl_training.core.errors import ConfigError
 from rl_training.experiment.logging import Kind, Sink, Values, tag_of
-from rl_training.experiment.runs import write_json_atomic
 
 IDENTITIES_FILE = "trackers.json"
 PROJECT = "rl_training"

@@ -1,4 +1,4 @@
-"""A recipe ties an algorithm to its model, settings and phases; all else about a run is here, once."""
+"""Training: from a config to a finished run directory, the one way for every algorithm."""
 
 from __future__ import annotations
 
@@ -6,33 +6,39 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 import torch
 
 from rl_training.algorithms.learner import Learner
+from rl_training.algorithms.recipe import Recipe, get_recipe
 from rl_training.algorithms.stacking import stack_learners
-from rl_training.config import ConfigModel
+from rl_training.config.run_fields import ControlFields, OnlineFields
+from rl_training.core.atomic import write_text_atomic
 from rl_training.core.config_files import config_to_yaml
-from rl_training.core.spaces import Spaces
+from rl_training.core.devices import choose_device
+from rl_training.core.errors import ConfigError
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.train_config import TrainConfig
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.experiment.execution import combine, conduct
-from rl_training.experiment.logging import MetricsLogger
+from rl_training.experiment.execution import combine, execute
+from rl_training.experiment.logging import MetricsLogger, Sink
 from rl_training.experiment.metrics_log import MetricsLog, Progress
-from rl_training.experiment.runs import create_run_dir, write_text_atomic
+from rl_training.experiment.runs import create_run_dir
 from rl_training.experiment.saving import Checkpoints
 from rl_training.experiment.trackers import open_trackers
-from rl_training.models.base import PolicyModel
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.callbacks.evaluation import EarlyStopping, Evaluation
 from rl_training.runtime.callbacks.schedule import LearningRateSchedule
-from rl_training.runtime.compiling import apply_compile, choose_device
-from rl_training.runtime.loop import Trainer
+from rl_training.runtime.compiling import apply_compile
+from rl_training.runtime.environments import EnvMaker, GivenEnv, Wrapper, env_maker
+from rl_training.runtime.loop import Phase, Trainer
 from rl_training.runtime.progress import ProgressDisplay
-from rl_training.runtime.run import Run, TrainResult
-from rl_training.runtime.sources.base import Material
+from rl_training.runtime.run import Evaluator, Run, RunNotes, TrainResult
+from rl_training.runtime.sources.base import RunSource
+from rl_training.runtime.sources.offline import OfflineSource
+from rl_training.runtime.sources.online import OnlineSource
+from rl_training.runtime.wrappers import load_wrappers
 
 
 class RunOptions(TypedDict, total=False):
@@ -41,95 +47,173 @@ class RunOptions(TypedDict, total=False):
     run_suffix: str | None
     checkpoint_state: dict[str, Any] | None
     callbacks: Sequence[Callback] | None
+    evaluators: Sequence[Evaluator] | None
+    trackers: Sequence[Sink] | None
     dataset: TransitionDataset | None
+    env: GivenEnv | EnvMaker | None
+    wrappers: Sequence[Wrapper] | None
     run_dir: Path | None
     quiet: bool
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """`phases` says what the run learns from: `online` or `offline`."""
+class Plan:
+    """What is settled before the first network is built."""
 
-    name: str
-    learner: type[Learner]
-    model: type[PolicyModel]
-    config: type[ConfigModel]
-    phases: Callable[[Sequence[TrainConfig], Any, type[Learner], TransitionDataset | None], Material]
+    recipe: Recipe
+    settings: ControlFields
+    configs: Sequence[TrainConfig]
+    env: EnvMaker | None
+    options: RunOptions
 
-    def build_learner(self, settings: Any, spaces: Spaces, seed: int, device: torch.device) -> Learner:
-        """A fresh model and learner; weights are drawn on the CPU, so a seed means the same everywhere."""
-        model = self.model.from_config(
-            settings, spaces.obs_dim, spaces.action_dim, torch_generator(seed, "init")
-        ).to(device)
-        keywords = {name: getattr(settings, name) for name in self.learner.config_class.model_fields}
-        return self.learner(model, seed=seed, **keywords)
+    @property
+    def saved(self) -> dict[str, Any] | None:
+        return self.options.get("checkpoint_state")
 
-    def run(
-        self,
-        config: TrainConfig,
-        *,
-        run_suffix: str | None = None,
-        checkpoint_state: dict[str, Any] | None = None,
-        callbacks: Sequence[Callback] | None = None,
-        dataset: TransitionDataset | None = None,
-        run_dir: Path | None = None,
-        quiet: bool = False,
-    ) -> TrainResult:
-        """Train from the beginning, or on from `checkpoint_state`; in `run_dir`, or in a new directory."""
-        settings: Any = config.run_config()
-        configs = seed_configs(config)
-        material = self.phases(configs, settings, self.learner, dataset)
-        device = choose_device(config.device)
-        learners = [self.build_learner(settings, material.spaces, each.seed, device) for each in configs]
-        learner = learners[0] if len(learners) == 1 else stack_learners(learners)
-        saved = checkpoint_state or {}
-        phases = material.phases(device, checkpoint_state)
-        updates_left = sum(phase.steps * phase.updates_per_step for phase in phases)
-        compiled = apply_compile(learner, settings.compile, updates_left, saved.get("compile"))
-        notes = {
-            "schedule_steps": saved.get("schedule_steps")
-            or settings.schedule_steps
-            or config.total_timesteps,
-            "compile": compiled,
-            "dataset": material.summary,
-            "dataset_in_python": dataset is not None,
-        }
-        resumed_at = saved["counters"]["global_step"] if saved else None
-        runs = []
-        for index, each in enumerate(configs):
-            directory = run_dir or create_run_dir(each.output_dir, run_name(each), run_suffix)
-            write_text_atomic(directory / "config.yaml", config_to_yaml(each, resolved=True))
-            standard = standard_callbacks(each, settings, directory, notes, resumed_at, quiet or index > 0)
-            runs.append(Run(each, settings, directory, material, [*standard, *(callbacks or ())], notes))
-        trainer = Trainer(
-            learner,
-            phases,
-            runs,
-            batch_size=settings.batch_size,
-            batches=RandomStream(
-                [torch_generator(each.seed, "batch", device=device) for each in configs], "unit64"
-            ),
-            update_budget=update_budget(settings, material.rows),
+
+def train(config: TrainConfig, **options: Unpack[RunOptions]) -> TrainResult:
+    """Train from the beginning, or on from `checkpoint_state`; in `run_dir`, or in a new directory."""
+    plan = make_plan(config, options)
+    source = make_source(plan)
+    device = choose_device(config.device)
+    learner = build_learner(plan, source, device)
+    phases = source.phases(device, plan.saved)
+    notes = make_notes(plan, source, apply_compile_setting(plan, learner, phases))
+    runs = [make_run(plan, source, notes, each, first=index == 0) for index, each in enumerate(plan.configs)]
+    trainer = Trainer(
+        learner,
+        phases,
+        runs,
+        batch_size=plan.settings.batch_size,
+        batches=RandomStream(
+            [torch_generator(each.seed, "batch", device=device) for each in plan.configs], "unit64"
+        ),
+        update_budget=update_budget(plan.settings, source.rows),
+    )
+    if plan.saved is not None:
+        restore(trainer, runs[0], plan.saved)
+    return combine(execute(trainer, runs))
+
+
+def make_plan(config: TrainConfig, options: RunOptions) -> Plan:
+    recipe = get_recipe(config.algo)
+    check_parts(options)
+    settings = config.run_config()
+    given, wrappers = options.get("env"), options.get("wrappers")
+    if wrappers is None:
+        wrappers = load_wrappers(config.wrappers)
+    env = given if given is not None else config.env_id
+    maker = None if env is None else env_maker(env, wrappers)
+    return Plan(recipe, settings, seed_configs(config), maker, options)
+
+
+def check_parts(options: RunOptions) -> None:
+    """Objects of the wrong kind are refused here, in words, and not where they are first used."""
+    for index, callback in enumerate(options.get("callbacks") or ()):
+        if not isinstance(callback, Callback):
+            raise ConfigError(
+                f"callbacks[{index}] must be a Callback (subclass rl_training.Callback and override a hook), "
+                f"got {callback!r}"
+            )
+    functions = {"evaluators": options.get("evaluators"), "wrappers": options.get("wrappers")}
+    for name, given in functions.items():
+        for index, part in enumerate(given or ()):
+            if not callable(part):
+                raise ConfigError(f"{name}[{index}] must be a function, got {part!r}")
+    dataset = options.get("dataset")
+    if dataset is not None and not isinstance(dataset, TransitionDataset):
+        raise ConfigError(f"dataset must be a TransitionDataset, got {type(dataset).__name__}")
+
+
+def make_source(plan: Plan) -> RunSource:
+    """Where the run's batches come from."""
+    config, dataset = plan.configs[0], plan.options.get("dataset")
+    if not isinstance(plan.settings, OnlineFields):
+        return OfflineSource(config, plan.recipe.learner.needs, env=plan.env, dataset=dataset)
+    if dataset is not None:
+        raise ConfigError(f"dataset must be none: {config.algo} learns online, from its environment")
+    assert plan.env is not None  # the config's own check
+    return OnlineSource(plan.configs, plan.settings, plan.env)
+
+
+def build_learner(plan: Plan, source: RunSource, device: torch.device) -> Learner:
+    """One learner for all seeds, its policy in the units of the source."""
+    sizes = (source.spaces.obs_dim, source.spaces.action_dim)
+    learners = [
+        plan.recipe.build_learner(plan.settings, *sizes, seed=config.seed, device=device)
+        for config in plan.configs
+    ]
+    check_schedule_group(plan, learners[0])
+    for learner in learners:
+        learner.policy.set_units(source.spaces, source.observation_steps)
+    return learners[0] if len(learners) == 1 else stack_learners(learners)
+
+
+def check_schedule_group(plan: Plan, learner: Learner) -> None:
+    group, known = plan.settings.schedule_groups, sorted(set(learner.groups.values()))
+    if group != "all" and group not in known:
+        raise ConfigError(
+            f"algo_kwargs.schedule_groups must be all or {' or '.join(known)} for {plan.recipe.name}, "
+            f"got {group!r}"
         )
-        if saved:
-            restore(trainer, runs[0], saved)
-        return combine(conduct(trainer, runs))
+
+
+def apply_compile_setting(plan: Plan, learner: Learner, phases: Sequence[Phase]) -> bool:
+    updates_left = sum(phase.steps * phase.updates_per_step for phase in phases)
+    stored = None if plan.saved is None else plan.saved["compile"]
+    return apply_compile(learner, plan.settings.compile, updates_left, stored)
+
+
+def make_notes(plan: Plan, source: RunSource, compiled: bool) -> RunNotes:
+    options = plan.options
+    stored = None if plan.saved is None else plan.saved["schedule_steps"]
+    given = {
+        "dataset": options.get("dataset") is not None,
+        "env": options.get("env") is not None and not isinstance(options.get("env"), str),
+        "wrappers": bool(options.get("wrappers")),
+    }
+    return RunNotes(
+        schedule_steps=stored or plan.settings.schedule_steps or plan.configs[0].total_timesteps,
+        compiled=compiled,
+        dataset=source.summary,
+        in_python=tuple(name for name, is_given in given.items() if is_given),
+    )
+
+
+def make_run(plan: Plan, source: RunSource, notes: RunNotes, config: TrainConfig, *, first: bool) -> Run:
+    """One seed's directory and callbacks; of a stack, the first seed alone shows its progress."""
+    options = plan.options
+    directory = options.get("run_dir") or create_run_dir(
+        config.output_dir, run_name(config), options.get("run_suffix")
+    )
+    write_text_atomic(directory / "config.yaml", config_to_yaml(config, settings=plan.settings))
+    standard = standard_callbacks(
+        plan, config, directory, notes, quiet=options.get("quiet", False) or not first
+    )
+    return Run(
+        config,
+        plan.settings,
+        directory,
+        [*standard, *(options.get("callbacks") or ())],
+        notes,
+        env=plan.env,
+        reference=source.reference,
+        evaluators=options.get("evaluators") or (),
+    )
 
 
 def standard_callbacks(
-    config: TrainConfig,
-    settings: Any,
-    run_dir: Path,
-    notes: dict[str, Any],
-    resumed_at: int | None,
-    quiet: bool,
+    plan: Plan, config: TrainConfig, run_dir: Path, notes: RunNotes, *, quiet: bool
 ) -> list[Callback]:
     """Every cross-cutting concern of a run, in the order in which it sees a step."""
+    settings = plan.settings
+    resumed_at = None if plan.saved is None else plan.saved["counters"]["global_step"]
     trackers = open_trackers(config.trackers, run_dir, config.to_dict())
+    trackers += list(plan.options.get("trackers") or ())
     logger = MetricsLogger(run_dir, resume_from_step=resumed_at, trackers=trackers)
     chosen: list[Callback] = [MetricsLog(logger, config.log_interval), Evaluation(settings.eval_interval)]
     if settings.learning_rate_schedule != "constant" or settings.warmup_steps:
-        chosen.insert(0, LearningRateSchedule(notes["schedule_steps"]))
+        chosen.insert(0, LearningRateSchedule(notes.schedule_steps))
     if settings.early_stopping is not None:
         chosen.append(EarlyStopping(settings.early_stopping))
     checkpoints = Checkpoints(
@@ -142,8 +226,8 @@ def restore(trainer: Trainer, run: Run, saved: dict[str, Any]) -> None:
     """Put a run back to where its checkpoint was written."""
     trainer.load_state_dict(saved)
     run.results = dict(saved["results"])
-    for callback in run.callbacks:
-        state = saved["callbacks"].get(type(callback).__name__)
+    for key, callback in run.named_callbacks():
+        state = saved["callbacks"].get(key)
         if state is not None:
             callback.load_state_dict(state)
 
@@ -155,7 +239,7 @@ def seed_configs(config: TrainConfig) -> list[TrainConfig]:
     return [config.model_copy(update={"seed": seed, "seeds": None}) for seed in config.seeds]
 
 
-def update_budget(settings: Any, rows: int | None) -> int | None:
+def update_budget(settings: ControlFields, rows: int | None) -> int | None:
     """The smaller of `max_updates` and `max_epochs` passes over the data."""
     limits = [settings.max_updates]
     if settings.max_epochs is not None and rows is not None:
@@ -166,3 +250,15 @@ def update_budget(settings: Any, rows: int | None) -> int | None:
 
 def run_name(config: TrainConfig) -> str:
     return f"{config.algo}-{config.env_id or 'data'}-s{config.seed}"
+
+
+def train_function(algo: str) -> Callable[..., TrainResult]:
+    """`train_<algo>` of the trainer modules."""
+
+    def train_algorithm(config: TrainConfig, **options: Unpack[RunOptions]) -> TrainResult:
+        if config.algo != algo:
+            raise ConfigError(f"algo must be {algo!r} for train_{algo}, got {config.algo!r}")
+        return train(config, **options)
+
+    train_algorithm.__name__ = f"train_{algo}"
+    return train_algorithm

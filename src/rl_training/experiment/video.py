@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,13 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.atomic import reason
-from rl_training.core.checkpoints import load_checkpoint
+from rl_training.core.checkpoints import load_run_state
+from rl_training.core.devices import choose_device
 from rl_training.core.errors import ConfigError, EnvironmentProblem, UserError
 from rl_training.data.data_info import ReferenceReturns
-from rl_training.experiment.workflows import NOT_FOR_ACTING, policy_from_state, saved_config
+from rl_training.experiment.workflows import environment_of_state, saved_config
+from rl_training.policies.saved import NOT_FOR_ACTING, policy_of_state
 from rl_training.runtime.callbacks.evaluation import eval_metrics
-from rl_training.runtime.environments import describe_error, quiet_gymnasium
-from rl_training.runtime.evaluation import ActingPolicy, EvalResult, Seat, played_in_lock_step
+from rl_training.runtime.environments import EnvLike, GivenEnv, Wrapper, describe_error, quiet_gymnasium
+from rl_training.runtime.evaluation import ActingPolicy, EpisodePlayer, EvalResult, played_in_lock_step
 
 DEFAULT_FRAMES_PER_SECOND = 30
 MAX_EPISODE_STEPS = 100_000
@@ -26,19 +29,26 @@ INSTALL = "pip install 'rl-training[video]'"
 
 
 def film_checkpoint(
-    path: str | Path, folder: str | Path, *, num_episodes: int | None = None, device: str = "auto"
+    path: str | Path,
+    folder: str | Path,
+    *,
+    num_episodes: int | None = None,
+    device: str = "auto",
+    env: GivenEnv | None = None,
+    wrappers: Sequence[Wrapper] | None = None,
 ) -> dict[str, Any]:
     """Play a saved policy, write each episode to `folder/episode-<k>.mp4`, return the evaluation metrics."""
     require_encoder()
-    state = load_checkpoint(path, skip=NOT_FOR_ACTING)
+    state = load_run_state(path, skip=NOT_FOR_ACTING)
     config = saved_config(state)
-    if config.env_id is None:
+    maker = environment_of_state(state, config, env, wrappers)
+    if maker is None:
         raise ConfigError("env_id must be given to film: this policy was trained without an environment")
-    settings: Any = config.run_config()
+    settings = config.run_config()
     seed = config.seed if settings.eval_seed is None else settings.eval_seed
     files, result = film_policy(
-        policy_from_state(state, device),
-        config.env_id,
+        policy_of_state(state, choose_device(device)),
+        maker,
         dict(config.env_kwargs),
         num_episodes or max(1, config.eval_episodes),
         seed,
@@ -56,7 +66,7 @@ def film_checkpoint(
 
 def film_policy(
     policy: ActingPolicy,
-    env_id: str,
+    env: EnvLike,
     env_kwargs: dict[str, Any],
     num_episodes: int,
     seed: int,
@@ -71,18 +81,18 @@ def film_policy(
         raise UserError(f"video directory {folder} cannot be written: {reason(problem)}") from problem
     returns, lengths = np.zeros(num_episodes), np.zeros(num_episodes, dtype=np.int64)
     with ExitStack() as closing:
-        seat = FilmedSeat(env_id, env_kwargs, folder)
-        closing.callback(seat.close)
-        for _ in played_in_lock_step(policy, [seat], num_episodes, seed, deterministic, MAX_EPISODE_STEPS):
-            returns[seat.episode], lengths[seat.episode] = seat.ret, seat.length
-    return seat.files, EvalResult(returns, lengths)
+        player = FilmedPlayer(env, env_kwargs, folder)
+        closing.callback(player.close)
+        for _ in played_in_lock_step(policy, [player], num_episodes, seed, deterministic, MAX_EPISODE_STEPS):
+            returns[player.episode], lengths[player.episode] = player.ret, player.length
+    return player.files, EvalResult(returns, lengths)
 
 
-class FilmedSeat(Seat):
-    """A seat whose environment draws itself after every step."""
+class FilmedPlayer(EpisodePlayer):
+    """A player whose environment draws itself after every step."""
 
-    def __init__(self, env_id: str, env_kwargs: dict[str, Any], folder: Path) -> None:
-        super().__init__(env_id, {**env_kwargs, "render_mode": "rgb_array"})
+    def __init__(self, env: EnvLike, env_kwargs: dict[str, Any], folder: Path) -> None:
+        super().__init__(env, {**env_kwargs, "render_mode": "rgb_array"})
         self.folder = folder
         self.files: list[Path] = []
         self.rate = float(self.env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND)

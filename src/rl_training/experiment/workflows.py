@@ -2,49 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy.typing as npt
 
-from rl_training.core.checkpoints import load_checkpoint, newest_checkpoint, resolve_checkpoint
+from rl_training.core.checkpoints import (
+    CHECKPOINT_FOLDER,
+    load_run_state,
+    newest_checkpoint,
+    resolve_checkpoint,
+)
+from rl_training.core.devices import choose_device
 from rl_training.core.errors import CheckpointError, ConfigError
-from rl_training.core.registry import get_algorithm_spec
-from rl_training.core.spaces import FloatArray, Spaces
+from rl_training.core.spaces import FloatArray
 from rl_training.core.train_config import TrainConfig, parse_config
-from rl_training.core.transforms import ObservationNormalizer
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.experiment.runs import CHECKPOINT_FOLDER
-from rl_training.policies.policy import Policy
+from rl_training.experiment.training import train
+from rl_training.policies.saved import NOT_FOR_ACTING, load_saved_policy, policy_of_state
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.callbacks.evaluation import eval_metrics
-from rl_training.runtime.compiling import choose_device
-from rl_training.runtime.run import TrainResult, evaluate_run_policy
-
-NOT_FOR_ACTING = ("replay", "collector")
+from rl_training.runtime.environments import EnvMaker, GivenEnv, Wrapper, env_maker
+from rl_training.runtime.run import Evaluator, TrainResult, evaluate_run_policy
 
 
 def evaluate_checkpoint(
-    path: str | Path, *, num_episodes: int | None = None, device: str = "auto"
+    path: str | Path,
+    *,
+    num_episodes: int | None = None,
+    device: str = "auto",
+    env: GivenEnv | None = None,
+    wrappers: Sequence[Wrapper] | None = None,
 ) -> dict[str, Any]:
-    """Episodes with the saved policy in its environment; as many as the run's config says by default."""
-    state = load_checkpoint(path, skip=NOT_FOR_ACTING)
-    return evaluate_state(state, num_episodes=num_episodes, device=device)
+    """Episodes with the saved policy in its environment, or in `env`; as many as the run's config says."""
+    state = load_run_state(path, skip=NOT_FOR_ACTING)
+    return evaluate_state(state, num_episodes=num_episodes, device=device, env=env, wrappers=wrappers)
 
 
 def evaluate_state(
-    state: dict[str, Any], *, num_episodes: int | None = None, device: str = "auto"
+    state: Mapping[str, Any],
+    *,
+    num_episodes: int | None = None,
+    device: str = "auto",
+    env: GivenEnv | EnvMaker | None = None,
+    wrappers: Sequence[Wrapper] | None = None,
 ) -> dict[str, Any]:
     config = saved_config(state)
-    if config.env_id is None:
+    maker = environment_of_state(state, config, env, wrappers)
+    if maker is None:
         raise ConfigError("env_id must be given to evaluate: this policy was trained without an environment")
     if num_episodes is not None and num_episodes < 1:
         raise ConfigError(f"num_episodes must be >= 1, got {num_episodes}")
-    policy = policy_from_state(state, device)
+    policy = policy_of_state(state, choose_device(device))
     episodes = num_episodes or max(1, config.eval_episodes)
     reference = state["reference"]
-    result = evaluate_run_policy(policy, config, config.run_config(), episodes)
+    result = evaluate_run_policy(policy, maker, config, config.run_config(), episodes)
     return {
         **eval_metrics(result, None if reference is None else ReferenceReturns.from_dict(reference)),
         "global_step": state["counters"]["global_step"],
@@ -54,26 +69,42 @@ def evaluate_state(
 
 def predict_checkpoint(path: str | Path, obs: npt.ArrayLike, *, deterministic: bool = True) -> FloatArray:
     """Actions, in the environment's units, for one observation or a batch."""
-    return load_policy_from_checkpoint(path).predict(obs, deterministic)
+    return load_saved_policy(path).predict(obs, deterministic)
 
 
-def load_policy_from_checkpoint(path: str | Path, device: str = "auto") -> Policy:
-    """The saved policy, complete: network, scaling, bounds."""
-    return policy_from_state(load_checkpoint(path, skip=NOT_FOR_ACTING), device)
+def environment_of_state(
+    state: Mapping[str, Any],
+    config: TrainConfig,
+    env: GivenEnv | EnvMaker | None,
+    wrappers: Sequence[Wrapper] | None,
+) -> EnvMaker | None:
+    """The environment for a checkpoint: what the user gives, else what it names if that imports nothing."""
+    if env is None and "env" in state["in_python"]:
+        raise ConfigError("env must be given: this run's environment was passed as an object")
+    if wrappers is None and (config.wrappers or "wrappers" in state["in_python"]):
+        named = f" ({', '.join(config.wrappers)})" if config.wrappers else ""
+        raise ConfigError(
+            f"wrappers must be given again{named}: they are code, which a checkpoint does not get to import"
+        )
+    if env is None and config.env_id is None:
+        return None
+    if env is None:
+        env = refuse_import(config.env_id or "")
+    return env_maker(env, wrappers or ())
 
 
-def policy_from_state(state: dict[str, Any], device: str = "auto") -> Policy:
-    config = saved_config(state)
-    spaces = Spaces.from_dict(state["spaces"])
-    saved = state["normalizer"]
-    normalizer = None if saved is None else ObservationNormalizer.from_state_dict(saved)
-    recipe = get_algorithm_spec(config.algo).recipe
-    learner = recipe.build_learner(config.run_config(), spaces, config.seed, choose_device(device))
-    learner.load_state_dict(state["learner"])
-    return Policy(learner, spaces, normalizer)
+def refuse_import(env_id: str) -> str:
+    """An id out of a file, unless using it would import a module that the file names."""
+    module, colon, _ = env_id.partition(":")
+    if colon and env_id not in gym.registry:
+        raise ConfigError(
+            f"env_id {env_id!r} comes from a file and would import the module {module!r}; "
+            f"if you trust it, give it yourself: --env-id {env_id}, or env={env_id!r} in Python"
+        )
+    return env_id
 
 
-def saved_config(state: dict[str, Any]) -> TrainConfig:
+def saved_config(state: Mapping[str, Any]) -> TrainConfig:
     """The config a checkpoint was written with, checked against this version's settings."""
     try:
         return parse_config(state["config"])
@@ -89,8 +120,11 @@ def resume_training(
     total_timesteps: int | None = None,
     output_dir: str | Path | None = None,
     run_suffix: str | None = None,
-    callbacks: list[Callback] | None = None,
+    callbacks: Sequence[Callback] | None = None,
+    evaluators: Sequence[Evaluator] | None = None,
     dataset: TransitionDataset | None = None,
+    env: GivenEnv | EnvMaker | None = None,
+    wrappers: Sequence[Wrapper] | None = None,
     quiet: bool = False,
 ) -> TrainResult:
     """Go on exactly where a checkpoint was written, to a new total.
@@ -99,25 +133,32 @@ def resume_training(
     what came after it is not lost.
     """
     file = resolve_checkpoint(path)
-    state = load_checkpoint(file)
+    state = load_run_state(file)
+    if "learner" not in state:
+        raise CheckpointError(
+            f"{file} holds a policy without its learner; resume from a checkpoint of the run"
+        )
     config = saved_config(state)
-    if state["dataset_in_python"] and dataset is None:
+    if "dataset" in state["in_python"] and dataset is None:
         raise ConfigError("dataset must be given: this run learned from a dataset that was passed in memory")
+    maker = environment_of_state(state, config, env, wrappers)
     changes: dict[str, Any] = {}
     if total_timesteps is not None:
         changes["total_timesteps"] = total_timesteps
     if output_dir is not None:
         changes["output_dir"] = str(output_dir)
-    config = parse_config({**config.model_dump(mode="json"), **changes})
+    config = parse_config({**config.to_dict(), **changes})
     newest = file.parent.name == CHECKPOINT_FOLDER and file == newest_checkpoint(file.parent)
     in_place = output_dir is None and run_suffix is None and newest
-    result: TrainResult = get_algorithm_spec(config.algo).train_fn(
+    return train(
         config,
         run_suffix=run_suffix,
         checkpoint_state=state,
         callbacks=callbacks,
+        evaluators=evaluators,
         dataset=dataset,
+        env=maker,
+        wrappers=(),
         run_dir=file.parent.parent if in_place else None,
         quiet=quiet,
     )
-    return result

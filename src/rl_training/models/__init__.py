@@ -1,20 +1,13 @@
-"""Networks. Names are loaded on first use, so that importing the package stays light."""
+"""Networks, actors, critics and the models made of them. Names are loaded on first use."""
 
 from rl_training.core.lazy import lazy_exports
 
-MODELS = {
-    "MLPAWACModel": "mlp_awac",
-    "MLPBCModel": "mlp_bc",
-    "MLPIQLModel": "mlp_iql",
-    "MLPREDQModel": "mlp_redq",
-    "MLPSACModel": "mlp_sac",
-    "MLPTD3Model": "mlp_td3",
-    "MLPTQCModel": "mlp_tqc",
-}
-"""Public name -> module."""
+MODELS = tuple(f"MLP{name}Model" for name in ("AWAC", "BC", "IQL", "REDQ", "SAC", "TD3", "TQC"))
+SOURCES = {name: "rl_training.models.models" for name in MODELS}
+SOURCES |= {name: "rl_training.models.models" for name in ("PolicyModel", "CriticModel")}
+SOURCES |= {name: "rl_training.models.networks" for name in ("Network", "register_network")}
+SOURCES |= {name: "rl_training.models.network_settings" for name in ("NetworkConfig", "NetworkPlan")}
 
-__all__ = sorted(MODELS)
+__all__ = sorted(SOURCES)
 
-__getattr__, __dir__ = lazy_exports(
-    __name__, {name: f"rl_training.models.{module}" for name, module in MODELS.items()}
-)
+__getattr__, __dir__ = lazy_exports(__name__, SOURCES)

@@ -1,61 +1,85 @@
-"""Ensembles of state-action values as one batched computation."""
+"""Ensembles of state-action values as one batched computation, and state values."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.layers import MLP, Linear, affine, product
+from rl_training.models.network_settings import NetworkPlan
+from rl_training.models.networks import build_network
 
 
 class QEnsemble(nn.Module):
-    """`num_critics` independent networks Q_i(s, a), each with `outputs` numbers (1, or quantiles)."""
+    """`num_critics` independent networks Q_i(s, a), each with `outputs` numbers (1, or quantiles).
+
+    With `cap`, values never exceed it, where the reward's sign bounds what is possible.
+    """
 
     def __init__(
         self,
         obs_dim: int,
         action_dim: int,
-        hidden_sizes: Sequence[int],
         num_critics: int,
+        plan: NetworkPlan | None = None,
         *,
         outputs: int = 1,
-        **network: Any,
+        cap: float | None = None,
+        generator: torch.Generator | None = None,
     ) -> None:
-        """`network` holds `MLP`'s keywords (init, output_gain, layer_norm, generator)."""
         super().__init__()
-        self.obs_dim = obs_dim
-        self.net = MLP(obs_dim + action_dim, hidden_sizes, outputs, (num_critics,), **network)
+        self.obs_dim, self.action_dim, self.num_critics, self.cap = obs_dim, action_dim, num_critics, cap
+        plan = plan or NetworkPlan(part="critic")
+        self.net = build_network(obs_dim + action_dim, outputs, plan, (num_critics,), generator=generator)
 
     def outputs(self, obs: Tensor, actions: Tensor) -> Tensor:
         """`[*S, B, O]`, `[*S, B, A]` -> `[*S, E, B, outputs]`."""
-        if actions.requires_grad and self.net.hidden:
+        if actions.requires_grad and self.net.splits:
             # Two products, so that the way back computes the gradient of the actions alone.
-            of_state, of_action = self.first_layer(obs, actions)
+            of_state, of_action = self.net.first_layer(obs.unsqueeze(-3), actions.unsqueeze(-3))
             return self.net.from_first(of_state + of_action)
-        return self.net(torch.cat([obs, actions], dim=-1).unsqueeze(-3))  # type: ignore[no-any-return]
+        values: Tensor = self.net(torch.cat([obs, actions], dim=-1).unsqueeze(-3))
+        return values
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Values of scalar critics, `[*S, E, B]`."""
-        return self.outputs(obs, actions).squeeze(-1)
+        return self.capped(self.outputs(obs, actions).squeeze(-1))
 
     def many(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Values of N actions per state: `[*S, B, O]`, `[*S, B, N, A]` -> `[*S, E, B, N]`.
 
-        The observation half of the first layer is computed once per state, not once per action.
+        Where the network allows it, the observation half of the first layer is computed once per state.
         """
         batch, count = actions.shape[-3:-1]
-        of_state, of_action = self.first_layer(obs, actions.flatten(-3, -2))
-        lead, width = of_action.shape[:-2], of_action.shape[-1]
-        hidden = of_action.reshape(*lead, batch, count, width) + of_state.unsqueeze(-2)
-        rows = hidden.flatten(-3, -2)
-        values = self.net.from_first(rows) if self.net.hidden else rows
-        return values.reshape(*lead, batch, count)
+        rows = actions.flatten(-3, -2)
+        if self.net.splits:
+            of_state, of_action = self.net.first_layer(obs.unsqueeze(-3), rows.unsqueeze(-3))
+            lead, width = of_action.shape[:-2], of_action.shape[-1]
+            hidden = of_action.reshape(*lead, batch, count, width) + of_state.unsqueeze(-2)
+            values = self.net.from_first(hidden.flatten(-3, -2))
+        else:
+            values = self.outputs(obs.repeat_interleave(count, dim=-2), rows)
+        return self.capped(values.reshape(*values.shape[:-2], batch, count))
 
-    def first_layer(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """What observations (with the bias) and actions add to the first layer; their rows may differ."""
-        first = cast(Linear, self.net.hidden[0] if self.net.hidden else self.net.output)
-        of_state = affine(obs.unsqueeze(-3), first.weight[..., : self.obs_dim, :], first.bias)
-        return of_state, product(actions.unsqueeze(-3), first.weight[..., self.obs_dim :, :])
+    def capped(self, values: Tensor) -> Tensor:
+        return values if self.cap is None else values.clamp(max=self.cap)
+
+
+class QuantileEnsemble(QEnsemble):
+    """Critics whose values are quantiles, `[*S, E, B, K]`."""
+
+    def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
+        return self.outputs(obs, actions)
+
+
+class StateValue(nn.Module):
+    """V(s): `[*S, B, O]` -> `[*S, B]`."""
+
+    def __init__(
+        self, obs_dim: int, plan: NetworkPlan | None = None, *, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.net = build_network(obs_dim, 1, plan or NetworkPlan(part="critic"), generator=generator)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        values: Tensor = self.net(obs if obs.dim() > 1 else obs.unsqueeze(0)).squeeze(-1)
+        return values

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Init = Literal["default", "xavier", "orthogonal"]
+Init = Literal["torch", "xavier", "orthogonal"]
 
 NARROW = 16
 """Layers of fewer columns are computed transposed, with the long side where BLAS vectorises."""
@@ -30,15 +29,14 @@ class Linear(nn.Module):
         out_features: int,
         lead: Sequence[int] = (),
         *,
-        init: Init = "default",
-        gain: float = math.sqrt(2.0),
+        init: Init = "torch",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(*lead, in_features, out_features))
         self.bias = nn.Parameter(torch.zeros(*lead, 1, out_features))
-        fill_members(self.weight, init, gain, generator)
-        if init == "default":
+        fill_members(self.weight, init, generator)
+        if init == "torch":
             bound = 1.0 / math.sqrt(in_features)
             nn.init.uniform_(self.bias, -bound, bound, generator=generator)
 
@@ -79,16 +77,16 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def fill_members(weight: Tensor, init: Init, gain: float, generator: torch.Generator | None) -> None:
+def fill_members(weight: Tensor, init: Init, generator: torch.Generator | None, gain: float = 1.0) -> None:
     """Initialise every member of a leading axis on its own, as the matrix it is."""
     for matrix in weight.view(-1, *weight.shape[-2:]):
-        if init == "default":  # torch.nn.Linear's: Kaiming-uniform with a = sqrt(5)
-            bound = 1.0 / math.sqrt(matrix.shape[0])
+        if init == "torch":  # torch.nn.Linear's: Kaiming-uniform with a = sqrt(5)
+            bound = gain / math.sqrt(matrix.shape[0])
             nn.init.uniform_(matrix, -bound, bound, generator=generator)
         elif init == "xavier":
-            nn.init.xavier_uniform_(matrix, generator=generator)
+            nn.init.xavier_uniform_(matrix, gain=gain, generator=generator)
         else:
-            nn.init.orthogonal_(matrix, gain=gain, generator=generator)
+            nn.init.orthogonal_(matrix, gain=gain * math.sqrt(2.0), generator=generator)
 
 
 class LayerNorm(nn.Module):
@@ -106,52 +104,3 @@ class LayerNorm(nn.Module):
 def dropout_scale(uniform: Tensor, rate: float) -> Tensor:
     """Inverted dropout from U[-1, 1) numbers: 0 with probability `rate`, else 1 / (1 - rate)."""
     return (uniform >= 2.0 * rate - 1.0).to(uniform.dtype) / (1.0 - rate)
-
-
-class MLP(nn.Module):
-    """Linear -> (LayerNorm) -> ReLU for each hidden size, then a linear output.
-
-    `output_gain` scales the output layer's initialisation (CQL family: 1e-2); None treats it as any layer.
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        hidden_sizes: Sequence[int],
-        out_features: int,
-        lead: Sequence[int] = (),
-        *,
-        init: Init = "default",
-        output_gain: float | None = None,
-        layer_norm: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        self.hidden_sizes = list(hidden_sizes)
-        widths = [in_features, *hidden_sizes]
-        self.hidden = nn.ModuleList(
-            Linear(a, b, lead, init=init, generator=generator) for a, b in pairwise(widths)
-        )
-        self.norms = nn.ModuleList(LayerNorm(width, lead) for width in hidden_sizes if layer_norm)
-        self.output = Linear(widths[-1], out_features, lead, init=init, generator=generator)
-        if output_gain is not None:
-            with torch.no_grad():
-                self.output.weight.mul_(output_gain if init != "orthogonal" else output_gain / math.sqrt(2.0))
-
-    def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
-        """`keep` `[*S, B, hidden_units]` multiplies the hidden units (`dropout_scale`)."""
-        return self.from_first(self.hidden[0](x) if self.hidden else x, keep)
-
-    def from_first(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
-        """The rest of the network from the first layer's product on (see `QEnsemble.many`)."""
-        scales = () if keep is None else torch.split(keep, self.hidden_sizes, dim=-1)
-        for index in range(len(self.hidden)):
-            if index:
-                x = self.hidden[index](x)
-            if self.norms:
-                x = self.norms[index](x)
-            x = torch.relu(x)
-            if scales:
-                x = x * scales[index]
-        out: Tensor = self.output(x)
-        return out

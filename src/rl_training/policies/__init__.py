@@ -1,1 +1,13 @@
-"""What acts: a policy, its files and their exports."""
+"""What acts: a policy, its files and their exports. Names are loaded on first use."""
+
+from rl_training.core.lazy import lazy_exports
+
+SOURCES = {
+    "Policy": "rl_training.policies.policy",
+    "load_policy": "rl_training.policies.loading",
+    "register_actor": "rl_training.policies.packing",
+}
+
+__all__ = sorted(SOURCES)
+
+__getattr__, __dir__ = lazy_exports(__name__, SOURCES)

@@ -18,7 +18,7 @@ class DeployedPolicy(ABC):
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self.metadata = dict(metadata)
-        self.spaces = Spaces.from_dict(metadata["graph"]["spaces"])
+        self.spaces = Spaces.from_dict(metadata["spaces"])
 
     def predict(self, obs: npt.ArrayLike) -> FloatArray:
         """The deterministic actions for one observation `(obs_dim,)` or a batch `(n, obs_dim)`."""
@@ -26,7 +26,7 @@ class DeployedPolicy(ABC):
         return self.compute(values) if values.ndim == 2 else self.compute(values[None])[0]
 
     def distribution(self, obs: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Mean and log std in [-1, 1] units; `metadata["head"]` says how a draw is made from them."""
+        """Mean and log std in [-1, 1] units; `metadata["actor"]["draws"]` says how to draw from them."""
         if not self.has_distribution:
             raise UserError("this file holds no distribution: export it with --distribution")
         values = self._checked(obs)
@@ -35,7 +35,7 @@ class DeployedPolicy(ABC):
 
     @property
     def has_distribution(self) -> bool:
-        return self.metadata["graph"]["log_std_range"] is not None
+        return "log_std" in self.metadata["outputs"]
 
     def act(self, obs: npt.NDArray[Any], deterministic: bool = True) -> FloatArray:
         """`predict` under the name by which an evaluation calls a policy; there are no random actions."""

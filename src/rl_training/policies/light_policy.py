@@ -1,51 +1,108 @@
-"""A policy file evaluated with numpy alone.
+"""The safetensors policy file, evaluated with numpy alone: named arrays and one JSON text.
 
-No buffers are kept between calls: a few arrays of one row cost about a microsecond, and without them one
-object serves several threads.
+The file cannot hold code, and it is read by the safetensors library, which checks untrusted offsets. No
+buffers are kept between calls: arrays of one row cost a microsecond, and one object serves many threads.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load, save
 
+from rl_training.core.errors import UserError
 from rl_training.core.spaces import FloatArray
 from rl_training.policies.deployed import DeployedPolicy
-from rl_training.policies.graph import Array, PolicyGraph
+from rl_training.policies.policy_metadata import METADATA_KEY, parse_metadata
+from rl_training.policies.program import Array, Program
+from rl_training.policies.version_1 import constants_of
+
+CHECKPOINT_KEY = "rl_training"
 
 
 class LightPolicy(DeployedPolicy):
-    """The graph, one matrix product per layer, in float64 as the live policy acts."""
+    """The program, one numpy call per operation, in float64 as the live policy acts."""
 
-    def __init__(self, graph: PolicyGraph, metadata: Mapping[str, Any]) -> None:
+    def __init__(self, program: Program, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata)
-        self.graph = graph.in_double()
+        self.program = program.in_double()
 
     def compute(self, obs: FloatArray) -> FloatArray:
-        output = self.graph.output
-        means = self._features(obs) @ output.weight + output.bias
-        unit = np.clip(means, -1.0, 1.0) if self.graph.head == "unbounded" else np.tanh(means)
-        return self.spaces.to_env(unit)
+        actions: FloatArray = self.program.run(obs)
+        return actions
 
     def compute_distribution(self, obs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        output, spread = self.graph.output, self.graph.spread
-        assert spread is not None
-        features = self._features(obs)
-        mean = features @ output.weight + output.bias
-        log_std = np.clip(features @ spread.layer.weight + spread.layer.bias, spread.low, spread.high)
-        if self.graph.head == "tanh_mean":
-            mean = np.tanh(mean)
-        return mean.astype(np.float32), log_std.astype(np.float32)
+        return self.program.run(obs, "mean"), self.program.run(obs, "log_std")
 
-    def _features(self, obs: FloatArray) -> Array:
-        """What the last layer sees."""
-        x: Array = obs.astype(np.float64)
-        if self.graph.obs_mean is not None and self.graph.obs_scale is not None:
-            x = (x - self.graph.obs_mean) / self.graph.obs_scale
-        for layer in self.graph.hidden:
-            x = x @ layer.weight
-            x += layer.bias
-            np.maximum(x, 0.0, out=x)
-        return x
+
+def light_policy_bytes(program: Program, metadata: Mapping[str, Any]) -> bytes:
+    """The whole file."""
+    return save(dict(program.constants), {METADATA_KEY: json.dumps(metadata)})
+
+
+def open_light(content: bytes, metadata: Mapping[str, Any]) -> LightPolicy:
+    """A policy from the bytes of a file that was just made."""
+    return LightPolicy(Program.restore(metadata["program"], load(content)), metadata)
+
+
+def read_policy_file(path: Path) -> LightPolicy:
+    """Open a policy file; anything else is refused with what it seems to be."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = file.metadata() or {}
+            if METADATA_KEY not in header:
+                raise UserError(_not_a_policy(path, header))
+            metadata = parse_metadata(header[METADATA_KEY], path)
+            arrays = {name: _number(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+        if metadata["format_version"] == 1:
+            arrays |= constants_of(metadata)
+        return checked(LightPolicy(Program.restore(metadata["program"], arrays), metadata), path)
+    except UserError:
+        raise
+    except OSError as problem:
+        raise UserError(f"cannot read policy {path}: {problem.strerror or problem}") from problem
+    except SafetensorError as problem:
+        raise UserError(
+            f"{path} is not a safetensors file, or it is damaged; export the policy again"
+        ) from problem
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError) as problem:
+        raise UserError(
+            f"policy {path} is damaged: its parts do not fit together; export it again"
+        ) from problem
+
+
+def checked(policy: LightPolicy, path: Path) -> LightPolicy:
+    """The policy, if its numbers are sound and two observations give two actions."""
+    for name, values in policy.program.constants.items():
+        if not np.isfinite(values).all():
+            raise UserError(f"policy {path} is damaged: {name} holds NaN or infinity; export it again")
+    spaces = policy.spaces
+    for name in policy.program.outputs:
+        found = policy.program.run(np.zeros((2, spaces.obs_dim), dtype=np.float32), name)
+        if found.shape != (2, spaces.action_dim) or not np.isfinite(found).all():
+            raise UserError(
+                f"policy {path} is damaged: {name} must have {spaces.action_dim} numbers for an observation, "
+                f"got shape {found.shape[1:]}; export it again"
+            )
+    return policy
+
+
+def _number(values: Any) -> Array:
+    array = np.asarray(values)
+    if array.dtype not in (np.float32, np.float64):
+        raise ValueError(f"numbers must be floats, got {array.dtype}")
+    return array
+
+
+def _not_a_policy(path: Path, header: Mapping[str, str]) -> str:
+    if CHECKPOINT_KEY in header:
+        return (
+            f"{path} is a training checkpoint, not a policy file; export it first: "
+            f"rl-training export --checkpoint {path} --out policy.safetensors"
+        )
+    return f"{path} is not a policy file of rl_training; give one that `rl-training export` has written"

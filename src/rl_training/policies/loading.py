@@ -23,7 +23,7 @@ def load_policy(path: str | Path) -> DeployedPolicy:
 
         return read_onnx_file(file)
     if file.suffix == ".safetensors":
-        from rl_training.policies.policy_file import read_policy_file
+        from rl_training.policies.light_policy import read_policy_file
 
         return read_policy_file(file)
     if file.suffix == ".pt":

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Any
 
-from rl_training.experiment.seed_scores import SeedScore, mean_interval, sister_scores, student_interval
+from rl_training.policies.scores import SeedScore, mean_interval, student_interval
 from rl_training.policies.usage import CPP, LIBRARIES, PYTHON
 
 PAGE = Template("""# $title
@@ -63,19 +62,20 @@ LIMITS = """- The policy is deterministic; it was judged in the environment name
 - Scores come from simulated episodes. They say nothing about safety on hardware."""
 
 
-def model_card(metadata: Mapping[str, Any], file_name: str, format: str, run_dir: Path | None) -> str:
-    """The page, from what is in the file and from the runs beside its own."""
-    graph, spaces = metadata["graph"], metadata["graph"]["spaces"]
+def model_card(
+    metadata: Mapping[str, Any], file_name: str, format: str, seeds: Sequence[SeedScore] = ()
+) -> str:
+    """The page, from what is in the file and from the scores of the same config under other seeds."""
+    spaces = metadata["spaces"]
     where = metadata["env_id"] or "an environment that is not named"
-    inside = ["observation normalisation"] if graph["normalized"] else []
+    inside = ["observation normalisation"] if "normalize" in metadata["observation_steps"] else []
     inside += ["network", "action un-scaling", "clipping"]
-    inside += ["mean and log std of the distribution"] if graph["log_std_range"] else []
+    inside += ["mean and log std of the distribution"] if "log_std" in metadata["outputs"] else []
     names = {
         "file": file_name,
         "obs_dim": spaces["obs_dim"],
         "action_dim": len(spaces["action_low"]),
     }
-    scores = [] if run_dir is None else sister_scores(run_dir)
     return PAGE.substitute(
         names,
         title=f"{metadata['algo_class']} policy for {where}",
@@ -83,8 +83,8 @@ def model_card(metadata: Mapping[str, Any], file_name: str, format: str, run_dir
         low=spaces["action_low"],
         high=spaces["action_high"],
         inside=", ".join(inside),
-        head=metadata["head"],
-        scores=scores_text(metadata, scores),
+        head=metadata["actor"]["draws"],
+        scores=scores_text(metadata, seeds),
         training=training_rows(metadata),
         limits=LIMITS,
         libraries=LIBRARIES[format],
@@ -94,7 +94,7 @@ def model_card(metadata: Mapping[str, Any], file_name: str, format: str, run_dir
     )
 
 
-def scores_text(metadata: Mapping[str, Any], seeds: list[SeedScore]) -> str:
+def scores_text(metadata: Mapping[str, Any], seeds: Sequence[SeedScore]) -> str:
     """This policy's evaluation, then the other seeds of the same config; intervals are 95 % for the mean."""
     lines = [own_score(metadata)]
     if len(seeds) > 1:

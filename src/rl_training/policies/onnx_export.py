@@ -1,8 +1,7 @@
 """A policy as an ONNX model.
 
-The graph is written directly from the layers: ten kinds of plain operators, no tracing, no dependency on the
-exporter of a torch version, and names that people can read in a viewer. Operator set 13, an
-old one, has all of them.
+The graph is written from the policy's program: plain operators of opset 13, which every runtime has, without
+the exporter of a torch version, and with names that people can read in a viewer.
 
 Weights are stored in float32, each behind a Cast to the float64 that is computed with. The file is half as
 large for it, and onnxruntime folds these casts when it opens the file, so that they cost nothing later.
@@ -11,17 +10,16 @@ large for it, and onnxruntime folds these casts when it opens the file, so that 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from rl_training.core.errors import UserError
-from rl_training.core.spaces import FloatArray
 from rl_training.core.version import VERSION
-from rl_training.policies.graph import Array, Layer, PolicyGraph, action_scale
 from rl_training.policies.policy_metadata import METADATA_KEY
+from rl_training.policies.program import FLOAT_CONSTANTS, SQRT_HALF, Array, Node, Program
 
 OPSET = 13
 IR_VERSION = 7
@@ -35,47 +33,153 @@ class GraphWriter:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def constant(self, name: str, values: Any) -> str:
-        array = np.ascontiguousarray(values)
-        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
+    def constant(self, name: str, values: Array) -> str:
+        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
-    def number(self, name: str, values: Array) -> str:
-        """A float32 constant, as float64."""
-        return self.cast(self.constant(f"{name}.float", values), "DOUBLE", name)
+    def stored(self, name: str, values: Array) -> None:
+        """A constant of the program; float32 ones are cast to the float64 that is computed with."""
+        if name in FLOAT_CONSTANTS or values.dtype == np.float64:
+            self.constant(name, values)
+        else:
+            self.cast(self.constant(f"{name}.float", values), "DOUBLE", name)
 
     def cast(self, x: str, kind: str, output: str) -> str:
         return self.add("Cast", [x], output, to=getattr(self.onnx.TensorProto, kind))
 
-    def add(self, operator: str, inputs: list[str], output: str, **attributes: int) -> str:
+    def add(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         name = f"{output}:{operator}"
-        self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], name=name, **attributes))
+        self.nodes.append(
+            self.onnx.helper.make_node(operator, list(inputs), [output], name=name, **attributes)
+        )
         return output
 
-    def linear(self, x: str, layer: Layer, output: str) -> str:
-        weight = self.number(f"{output}.weight", layer.weight)
-        bias = self.number(f"{output}.bias", layer.bias)
-        return self.add("Gemm", [x, weight, bias], output)
+    def step(self, node: Node) -> None:
+        """One operation of the program, as one operator or as a few."""
+        if node.operation in ONE_OPERATOR:
+            self.add(ONE_OPERATOR[node.operation], node.inputs, node.output)
+        else:
+            SEVERAL_OPERATORS[node.operation](self, node)
 
-    def clip(self, x: str, low: Any, high: Any, output: str) -> str:
-        """Max, then Min: the operator Clip takes one bound for all, actions have one each."""
-        raised = self.add("Max", [x, self.constant(f"{output}.low", low)], f"{output}.raised")
-        return self.add("Min", [raised, self.constant(f"{output}.high", high)], output)
+    def number(self, node: Node, value: float) -> str:
+        """A float64 constant for one step."""
+        return self.constant(f"{node.output}.constant.{len(self.constants)}", np.array(value))
 
 
-def onnx_bytes(graph: PolicyGraph, metadata: Mapping[str, Any]) -> bytes:
+def _linear(writer: GraphWriter, node: Node) -> None:
+    x, weight, bias = node.inputs
+    product = writer.add("MatMul", [x, weight], f"{node.output}.product")
+    writer.add("Add", [product, bias], node.output)
+
+
+def _columns(writer: GraphWriter, node: Node) -> None:
+    limits = [
+        writer.constant(f"{node.output}.{name}", np.array([value], dtype=np.int64))
+        for name, value in (
+            ("start", node.attributes["start"]),
+            ("stop", node.attributes["stop"]),
+            ("axis", -1),
+        )
+    ]
+    writer.add("Slice", [node.inputs[0], *limits], node.output)
+
+
+def _silu(writer: GraphWriter, node: Node) -> None:
+    gate = writer.add("Sigmoid", node.inputs, f"{node.output}.gate")
+    writer.add("Mul", [node.inputs[0], gate], node.output)
+
+
+def _gelu(writer: GraphWriter, node: Node) -> None:
+    """x (1 + erf(x / sqrt 2)) / 2; onnxruntime has erf in float32 only, which is exact where it matters."""
+    (x,), out = node.inputs, node.output
+    scaled = writer.add("Mul", [x, writer.number(node, SQRT_HALF)], f"{out}.scaled")
+    narrow = writer.add("Erf", [writer.cast(scaled, "FLOAT", f"{out}.narrow")], f"{out}.erf")
+    erf = writer.cast(narrow, "DOUBLE", f"{out}.wide")
+    gate = writer.add("Add", [erf, writer.number(node, 1.0)], f"{out}.gate")
+    half = writer.add("Mul", [x, writer.number(node, 0.5)], f"{out}.half")
+    writer.add("Mul", [half, gate], out)
+
+
+def _layer_norm(writer: GraphWriter, node: Node) -> None:
+    (x,), out = node.inputs, node.output
+    epsilon = node.attributes["epsilon"]
+    assert epsilon is not None
+    mean = writer.add("ReduceMean", [x], f"{out}.mean", axes=[-1], keepdims=1)
+    centred = writer.add("Sub", [x, mean], f"{out}.centred")
+    square = writer.add("Mul", [centred, centred], f"{out}.square")
+    variance = writer.add("ReduceMean", [square], f"{out}.variance", axes=[-1], keepdims=1)
+    shifted = writer.add("Add", [variance, writer.number(node, epsilon)], f"{out}.shifted")
+    writer.add("Div", [centred, writer.add("Sqrt", [shifted], f"{out}.deviation")], out)
+
+
+def _elu(writer: GraphWriter, node: Node) -> None:
+    """max(x, 0) + min(exp(min(x, 0)) - 1, 0): operators that exist in float64."""
+    (x,), out = node.inputs, node.output
+    zero = writer.number(node, 0.0)
+    below = writer.add("Exp", [writer.add("Min", [x, zero], f"{out}.below")], f"{out}.exp")
+    dip = writer.add("Sub", [below, writer.number(node, 1.0)], f"{out}.dip")
+    writer.add("Add", [writer.add("Max", [x, zero], f"{out}.above"), dip], out)
+
+
+ONE_OPERATOR = {
+    "add": "Add",
+    "subtract": "Sub",
+    "multiply": "Mul",
+    "divide": "Div",
+    "matmul": "MatMul",
+    "maximum": "Max",
+    "minimum": "Min",
+    "relu": "Relu",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+    "exp": "Exp",
+    "log": "Log",
+    "sqrt": "Sqrt",
+    "negative": "Neg",
+    "absolute": "Abs",
+    "sine": "Sin",
+    "cosine": "Cos",
+}
+SEVERAL_OPERATORS: dict[str, Callable[[GraphWriter, Node], object]] = {
+    "to_double": lambda writer, node: writer.cast(node.inputs[0], "DOUBLE", node.output),
+    "to_float": lambda writer, node: writer.cast(node.inputs[0], "FLOAT", node.output),
+    "linear": _linear,
+    "transpose": lambda writer, node: writer.add("Transpose", node.inputs, node.output, perm=[1, 0]),
+    "columns": _columns,
+    "join": lambda writer, node: writer.add("Concat", node.inputs, node.output, axis=-1),
+    "mean": lambda writer, node: writer.add("ReduceMean", node.inputs, node.output, axes=[-1], keepdims=1),
+    "sum": lambda writer, node: writer.add(
+        "ReduceSum", [*node.inputs, _last_axis(writer, node)], node.output
+    ),
+    "silu": _silu,
+    "gelu": _gelu,
+    "elu": _elu,
+    "layer_norm": _layer_norm,
+}
+
+
+def _last_axis(writer: GraphWriter, node: Node) -> str:
+    return writer.constant(f"{node.output}.axis", np.array([-1], dtype=np.int64))
+
+
+def onnx_bytes(program: Program, metadata: Mapping[str, Any]) -> bytes:
     """The model: `obs` `[batch, obs_dim]` -> `action` (and `mean`, `log_std`), all float32."""
     onnx = _onnx()
     writer = GraphWriter(onnx)
-    outputs = write_graph(writer, graph)
-    rows = onnx.TensorProto.FLOAT
-    action_shape = ["batch", graph.spaces.action_dim]
+    for name, values in program.constants.items():
+        writer.stored(name, values)
+    for node in program.nodes:
+        writer.step(node)
+    for name, result in program.outputs.items():
+        writer.add("Identity", [result], name)
+    spaces, rows = metadata["spaces"], onnx.TensorProto.FLOAT
+    action_shape = ["batch", len(spaces["action_low"])]
     model = onnx.helper.make_model(
         onnx.helper.make_graph(
             writer.nodes,
             "policy",
-            [onnx.helper.make_tensor_value_info("obs", rows, ["batch", graph.spaces.obs_dim])],
-            [onnx.helper.make_tensor_value_info(name, rows, action_shape) for name in outputs],
+            [onnx.helper.make_tensor_value_info("obs", rows, ["batch", spaces["obs_dim"]])],
+            [onnx.helper.make_tensor_value_info(name, rows, action_shape) for name in program.outputs],
             writer.constants,
         ),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
@@ -83,43 +187,11 @@ def onnx_bytes(graph: PolicyGraph, metadata: Mapping[str, Any]) -> bytes:
         producer_name="rl_training",
         producer_version=VERSION,
     )
-    onnx.helper.set_model_props(model, {METADATA_KEY: json.dumps(metadata)})
+    described = {key: value for key, value in metadata.items() if key != "program"}  # it is the graph itself
+    onnx.helper.set_model_props(model, {METADATA_KEY: json.dumps(described)})
     onnx.checker.check_model(model, full_check=True)
     content: bytes = model.SerializeToString()
     return content
-
-
-def write_graph(writer: GraphWriter, graph: PolicyGraph) -> list[str]:
-    """All operators; returns the names of the outputs."""
-    x = writer.cast("obs", "DOUBLE", "obs.double")
-    if graph.obs_mean is not None and graph.obs_scale is not None:
-        x = writer.add("Sub", [x, writer.number("obs.mean", graph.obs_mean)], "obs.centred")
-        x = writer.add("Div", [x, writer.number("obs.scale", graph.obs_scale)], "obs.normalized")
-    for index, layer in enumerate(graph.hidden):
-        x = writer.add("Relu", [writer.linear(x, layer, f"hidden.{index}")], f"hidden.{index}.active")
-    mean = writer.linear(x, graph.output, "output")
-    if graph.head in ("deterministic", "tanh_mean"):
-        mean = writer.add("Tanh", [mean], "output.bounded")
-    unit = mean
-    if graph.head == "squashed":
-        unit = writer.add("Tanh", [mean], "unit")
-    elif graph.head == "unbounded":
-        unit = writer.clip(mean, -1.0, 1.0, "unit")
-    write_action(writer, unit, *action_scale(graph.spaces))
-    if graph.spread is None:
-        return ["action"]
-    raw = writer.linear(x, graph.spread.layer, "log_std.raw")
-    log_std = writer.clip(raw, graph.spread.low, graph.spread.high, "log_std.clipped")
-    return ["action", writer.cast(mean, "FLOAT", "mean"), writer.cast(log_std, "FLOAT", "log_std")]
-
-
-def write_action(
-    writer: GraphWriter, unit: str, half: Array, middle: Array, low: FloatArray, high: FloatArray
-) -> None:
-    """[-1, 1] -> the environment's units in float32, inside its bounds."""
-    scaled = writer.add("Mul", [unit, writer.constant("action.half", half)], "action.scaled")
-    moved = writer.add("Add", [scaled, writer.constant("action.middle", middle)], "action.moved")
-    writer.clip(writer.cast(moved, "FLOAT", "action.float"), low, high, "action")
 
 
 def _onnx() -> Any:

@@ -56,7 +56,7 @@ def open_onnx(content: bytes, path: Path) -> OnnxPolicy:
         )
     try:
         policy = OnnxPolicy(session, parse_metadata(header[METADATA_KEY], path))
-    except (KeyError, TypeError) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise UserError(f"policy {path} is damaged: its metadata is incomplete; export it again") from problem
     check_interface(policy, path)
     return policy

@@ -1,64 +1,119 @@
-"""A policy that acts in the environment's own units: scaling, network and clipping in one object."""
+"""A policy: raw observations in, actions in the environment's own units out."""
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor, nn
 
-from rl_training.algorithms.learner import Learner
-from rl_training.algorithms.stacking import twin
-from rl_training.core.spaces import FloatArray, Spaces
+from rl_training.core.errors import UserError
+from rl_training.core.spaces import FloatArray, Spaces, inner_float32
 from rl_training.core.streams import torch_generator
-from rl_training.core.transforms import ObservationNormalizer
+from rl_training.core.transforms import Transform
+from rl_training.models.actors import Actor, GaussianActor
 
 
-class Policy:
-    """Raw observations in, environment actions out; needs no environment and touches no file.
+class Policy(nn.Module):
+    """Observation steps -> actor -> action units. Needs no environment, no learner, no file.
 
-    Acting is computed in double precision, because single precision rounds large pre-activations visibly (by
-    6e-4 of an action at 1000 times the data's range), and differently in every library that runs the policy.
-
-    `learner` is a copy of the moment at which the policy was made. Casting the weights again at every call
-    would cost more than the action itself, and a policy that changes under its user is a trap: a seed out of
-    a stack could never do so. Whoever trains on makes a new policy, as `Run.policy` does.
+    A learner owns one that shares its actor and changes with it. `snapshot` gives one that stays as it is and
+    computes in double precision, because single precision rounds large pre-activations visibly (by 6e-4 of an
+    action at 1000 times the data's range), and differently in every library that runs the policy.
     """
 
-    def __init__(self, learner: Learner, spaces: Spaces, normalizer: ObservationNormalizer | None) -> None:
-        self.learner = acting_copy(learner)
+    action_half: Tensor
+    action_middle: Tensor
+    action_low: Tensor
+    action_high: Tensor
+
+    def __init__(self, actor: Actor, spaces: Spaces, observation_steps: Sequence[Transform] = ()) -> None:
+        super().__init__()
+        self.actor = actor
+        self.set_units(spaces, observation_steps)
+
+    def set_units(self, spaces: Spaces, observation_steps: Sequence[Transform] = ()) -> None:
+        """The units that observations come in and actions leave in."""
+        if (spaces.obs_dim, spaces.action_dim) != (self.actor.obs_dim, self.actor.action_dim):
+            raise UserError(
+                f"the policy's actor takes {self.actor.obs_dim} observations and gives "
+                f"{self.actor.action_dim} actions, the spaces have {spaces.obs_dim} and {spaces.action_dim}"
+            )
         self.spaces = spaces
-        self.normalizer = normalizer
-        self._generator = torch_generator(0, "act", device=self.learner.device)
-        if normalizer is not None:
-            mean, scale = normalizer.mean, normalizer.std + normalizer.epsilon
-            self._normalization = mean.double().cpu().numpy(), scale.double().cpu().numpy()
+        self.observation_steps = tuple(step.to(self.device, self.dtype) for step in observation_steps)
+        low, high = np.array(spaces.action_low), np.array(spaces.action_high)
+        numbers = {
+            "action_half": (high - low) / 2.0,
+            "action_middle": (high + low) / 2.0,
+            "action_low": inner_float32(low, upward=True),
+            "action_high": inner_float32(high, upward=False),
+        }
+        for name, values in numbers.items():
+            self.register_buffer(name, torch.from_numpy(values).to(self.device), persistent=False)
+        self._generator = torch_generator(0, "act", device=self.device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Behind `to`, `double`, `cuda`: the observation steps go along."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.observation_steps = tuple(step.to(self.device, self.dtype) for step in self.observation_steps)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.actor.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.actor.parameters()).dtype
+
+    # ---- in torch: what every export computes
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The deterministic actions, float32, inside the bounds: `[B, obs_dim]` -> `[B, action_dim]`."""
+        return self.to_units(self.actor.mode(self.prepared(obs)))
+
+    def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log std in [-1, 1] units; the actor's `draws` says how an action is made of them."""
+        actor = self.actor
+        if not isinstance(actor, GaussianActor):
+            raise UserError(
+                f"distribution must be off: this policy ({actor.kind}) has no single mean and log_std: "
+                f"{actor.draws}"
+            )
+        mean, log_std = actor.distribution(self.prepared(obs))
+        return mean.float(), (
+            mean * 0.0 + log_std
+        ).float()  # one row each, also where it is free of the state
+
+    def prepared(self, obs: Tensor) -> Tensor:
+        """Observations as the actor takes them."""
+        values = obs.to(self.dtype)
+        for step in self.observation_steps:
+            values = step.apply(values)
+        return values
+
+    def to_units(self, unit: Tensor) -> Tensor:
+        """[-1, 1] -> the environment's units, clipped so that rounding never leaves the bounds."""
+        actions = (unit * self.action_half + self.action_middle).float()
+        return actions.maximum(self.action_low).minimum(self.action_high)
+
+    # ---- in arrays
 
     def act(self, obs: npt.NDArray[Any], deterministic: bool = True) -> FloatArray:
         """`[n, obs_dim]` observations -> `[n, action_dim]` actions inside the bounds."""
-        return self.spaces.to_env(self._act(obs, deterministic))
+        with torch.inference_mode():
+            actions: FloatArray = self.to_units(self._unit(obs, deterministic)).cpu().numpy()
+        return actions
 
     def act_unit(self, obs: npt.NDArray[Any], deterministic: bool = True) -> FloatArray:
         """The same in [-1, 1], as learners see actions."""
-        return self._act(obs, deterministic).astype(np.float32)
-
-    @torch.inference_mode()
-    def _act(self, obs: npt.NDArray[Any], deterministic: bool) -> npt.NDArray[Any]:
-        noise = None
-        if not deterministic:
-            shape = (len(obs), self.learner.act_noise_size)
-            drawn = torch.randn(shape, generator=self._generator, device=self.learner.device)
-            noise = drawn.double()
-        return self.learner.act(self.prepare(obs), noise).cpu().numpy()
-
-    def prepare(self, obs: npt.NDArray[Any]) -> torch.Tensor:
-        """Observations, single precision as environments give them, as the network takes them."""
-        values = np.asarray(obs, dtype=np.float32).astype(np.float64)
-        if self.normalizer is not None:
-            mean, scale = self._normalization
-            values = (values - mean) / scale
-        return torch.from_numpy(values).to(self.learner.device)
+        with torch.inference_mode():
+            actions: FloatArray = self._unit(obs, deterministic).float().cpu().numpy()
+        return actions
 
     def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> FloatArray:
         """Actions for one observation `(obs_dim,)` or a batch `(n, obs_dim)`, checked."""
@@ -66,14 +121,28 @@ class Policy:
         actions = self.act(np.atleast_2d(values), deterministic)
         return actions if values.ndim == 2 else actions[0]
 
+    def _unit(self, obs: npt.NDArray[Any], deterministic: bool) -> Tensor:
+        """Observations are single precision, as environments give them, whatever is computed in."""
+        given = torch.from_numpy(np.asarray(obs, dtype=np.float32)).to(self.device)
+        if deterministic:
+            return self.actor.mode(self.prepared(given))
+        shape = (len(given), self.actor.noise_size)
+        noise = torch.randn(shape, generator=self._generator, device=self.device)
+        return self.actor.draw(self.prepared(given), noise.to(self.dtype))
 
-def acting_copy(learner: Learner) -> Learner:
-    """The learner as it is now in double precision, without its optimisers."""
-    copied = twin(learner)
-    copied.optimizers.clear()
-    if learner.device.type == "mps":
-        copied.device = torch.device("cpu")  # Apple's GPUs have no float64
-    source = learner.tensors()
-    for name, tensor in copied.tensors().items():
-        tensor.data = source[name].detach().to(copied.device).to(torch.float64, copy=True)
-    return copied
+    def snapshot(self, member: int | None = None, *, exact: bool = True) -> Policy:
+        """A policy of its own as it is now, of one seed where the actor is a stack of them.
+
+        `exact` computes in double precision; Apple's GPUs have none, so there it acts on the CPU.
+        """
+        actor = copy.deepcopy(self.actor).requires_grad_(False)
+        device = torch.device("cpu") if exact and self.device.type == "mps" else self.device
+        for tensor in (*actor.parameters(), *actor.buffers()):
+            values = tensor.data if member is None else tensor.data[member]
+            tensor.data = values.to(device, torch.float64 if exact else tensor.dtype, copy=True)
+        return Policy(actor, self.spaces, self.observation_steps)
+
+
+def unit_spaces(obs_dim: int, action_dim: int) -> Spaces:
+    """Spaces of a learner that nobody has told of an environment."""
+    return Spaces(obs_dim, (-1.0,) * action_dim, (1.0,) * action_dim)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rl_training.core.atomic import plain_json
 from rl_training.core.errors import UserError
-from rl_training.experiment.runs import library_versions, plain_json
-from rl_training.policies.graph import HEADS, PolicyGraph
+from rl_training.core.version import library_versions
+from rl_training.policies.version_1 import upgraded_metadata
+
+if TYPE_CHECKING:  # opening a file needs no torch
+    from rl_training.policies.policy import Policy
+    from rl_training.policies.program import Program
 
 METADATA_KEY = "rl_training_policy"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
-def describe_policy(state: Mapping[str, Any], graph: PolicyGraph, run: str | None) -> dict[str, Any]:
+def describe_policy(
+    state: Mapping[str, Any], policy: Policy, program: Program, run: str | None
+) -> dict[str, Any]:
     """Where a policy comes from and what its numbers mean, from the checkpoint it is taken from."""
     config = state["config"]
     metadata = {
@@ -24,8 +31,11 @@ def describe_policy(state: Mapping[str, Any], graph: PolicyGraph, run: str | Non
         "algo_class": state["algo_class"],
         "env_id": config["env_id"],
         "env_kwargs": config["env_kwargs"],
-        "graph": graph.description(),
-        "head": HEADS[graph.head],
+        "spaces": policy.spaces.to_dict(),
+        "actor": {"kind": policy.actor.kind, "draws": policy.actor.draws},
+        "observation_steps": [step.kind for step in policy.observation_steps],
+        "outputs": list(program.outputs),
+        "program": program.description(),
         "training": {
             "run": run,
             "seed": config["seed"],
@@ -57,4 +67,7 @@ def parse_metadata(text: str, path: Path) -> dict[str, Any]:
             f"policy {path} was written by a newer version of rl_training (file format {version}, "
             f"this version reads up to {FORMAT_VERSION}); upgrade rl_training"
         )
-    return dict(metadata)
+    try:
+        return upgraded_metadata(metadata) if version == 1 else dict(metadata)
+    except (ValueError, TypeError, KeyError, AttributeError) as problem:
+        raise UserError(f"policy {path} is damaged: its metadata is incomplete; export it again") from problem

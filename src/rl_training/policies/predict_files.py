@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import FloatArray, Spaces
-from rl_training.experiment.workflows import load_policy_from_checkpoint
 from rl_training.policies.action_files import open_actions
 from rl_training.policies.deployed import DeployedPolicy
 from rl_training.policies.loading import is_policy_file, load_policy
 from rl_training.policies.observation_files import Array, read_chunks
 from rl_training.policies.policy import Policy
+from rl_training.policies.saved import load_saved_policy
 
 
 class Predicting(Protocol):
@@ -70,4 +70,4 @@ def checked_rows(rows: Array, size: int, source: Path, before: int) -> FloatArra
 
 def open_policy(path: Path) -> Policy | DeployedPolicy:
     """The policy of an exported file, a checkpoint or a run directory."""
-    return load_policy(path) if is_policy_file(path) else load_policy_from_checkpoint(path)
+    return load_policy(path) if is_policy_file(path) else load_saved_policy(path)

@@ -13,63 +13,36 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.spaces import FloatArray
-from rl_training.policies.graph import PolicyGraph, action_scale
+from rl_training.policies.policy import Policy
 
 METADATA_FILE = "policy.json"
 """Name of the metadata inside the archive; `torch.jit.load(path, _extra_files={...})` reads it."""
 
 
-class PolicyModule(nn.Module):
-    """The graph in torch operators; every number is a buffer, so that `.to(device)` moves all of them.
+class Outputs(nn.Module):
+    """`action`, or `(action, mean, log_std)` where the distribution is exported."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return (self.policy(obs), *self.policy.distribution(obs))
+
+
+def torchscript_bytes(policy: Policy, metadata: Mapping[str, Any]) -> bytes:
+    """The archive. The computation has no branch on data, so that tracing it once says everything.
 
     The weights are stored as the float64 they are computed with: a cast in the program would be done again at
     every call, and cost more than the action.
     """
-
-    def __init__(self, graph: PolicyGraph) -> None:
-        super().__init__()
-        self.head, self.hidden_layers = graph.head, len(graph.hidden)
-        self.normalized = graph.obs_mean is not None
-        self.log_std_range = None if graph.spread is None else (graph.spread.low, graph.spread.high)
-        named = graph.in_double().tensors()
-        scale = zip(("half", "middle", "low", "high"), action_scale(graph.spaces), strict=True)
-        named |= {f"action.{name}": values for name, values in scale}
-        for name, values in named.items():
-            self.register_buffer(buffer_name(name), torch.tensor(values))
-
-    def forward(self, obs: Tensor) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-        """`action`, or `(action, mean, log_std)` where the distribution is exported."""
-        x = obs.double()
-        if self.normalized:
-            x = (x - self.number("obs.mean")) / self.number("obs.scale")
-        for index in range(self.hidden_layers):
-            x = self.linear(x, f"hidden.{index}").relu()
-        mean = self.linear(x, "output")
-        if self.head in ("tanh_mean", "deterministic"):
-            mean = mean.tanh()
-        unit = mean.tanh() if self.head == "squashed" else mean.clamp(-1.0, 1.0)
-        action = (unit * self.number("action.half") + self.number("action.middle")).float()
-        action = torch.minimum(torch.maximum(action, self.number("action.low")), self.number("action.high"))
-        if self.log_std_range is None:
-            return action
-        log_std = self.linear(x, "log_std").clamp(*self.log_std_range)
-        return action, mean.float(), log_std.float()
-
-    def linear(self, x: Tensor, name: str) -> Tensor:
-        return torch.addmm(self.number(f"{name}.bias"), x, self.number(f"{name}.weight"))
-
-    def number(self, name: str) -> Tensor:
-        return self.get_buffer(buffer_name(name))
-
-
-def torchscript_bytes(graph: PolicyGraph, metadata: Mapping[str, Any]) -> bytes:
-    """The archive. The computation has no branch on data, so that tracing it once says everything."""
-    module = PolicyModule(graph).requires_grad_(False)
-    example = torch.zeros(2, graph.spaces.obs_dim)
+    exact = policy.snapshot().requires_grad_(False)
+    module = Outputs(exact) if "log_std" in metadata["outputs"] else exact
     archive = io.BytesIO()
+    described = {key: value for key, value in metadata.items() if key != "program"}
     with quiet_deprecation():
-        traced = torch.jit.trace(module, example)  # type: ignore[no-untyped-call]
-        torch.jit.save(traced, archive, _extra_files={METADATA_FILE: json.dumps(metadata).encode()})
+        traced = torch.jit.trace(module, torch.zeros(2, policy.spaces.obs_dim))  # type: ignore[no-untyped-call]
+        torch.jit.save(traced, archive, _extra_files={METADATA_FILE: json.dumps(described).encode()})
     return archive.getvalue()
 
 
@@ -93,7 +66,3 @@ def quiet_deprecation() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
-
-
-def buffer_name(name: str) -> str:
-    return name.replace(".", "_")

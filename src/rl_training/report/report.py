@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from rl_training.core.atomic import write_text_atomic
 from rl_training.core.errors import UserError
-from rl_training.experiment.runs import write_text_atomic
 from rl_training.report.html import render_html
 from rl_training.report.run_reader import find_runs
 from rl_training.report.sections import metric_title, sections

@@ -9,8 +9,8 @@ from itertools import count
 from pathlib import PurePath
 from typing import Any
 
+from rl_training.core.algorithms import algorithm_facts
 from rl_training.core.errors import UserError
-from rl_training.core.registry import ALGORITHMS
 from rl_training.report.run_reader import RETURN, SCORE, SCORE_REFERENCE, RunRecord
 
 # What may differ between repetitions of one configuration, or changes nothing that is learned.
@@ -85,8 +85,8 @@ def arrange(runs: Sequence[RunRecord], metric: str | None = None) -> Study:
     colors: dict[str, int] = {}
     tasks = []
     for label, members in sorted(zip(labels, by_task.values(), strict=True), key=lambda pair: pair[0]):
-        entry = ALGORITHMS.get(members[0].algo)
-        step = "steps" if entry is None else _STEP_LABELS[entry.kind]
+        entry = algorithm_facts(members[0].algo)
+        step = "steps" if entry is None else _STEP_LABELS["online" if entry.online else "offline"]
         tasks.append(Task(label, step, tuple(_groups(members, metric, colors))))
     return Study(metric, tuple(tasks))
 
@@ -171,7 +171,7 @@ def show_value(value: Any) -> str:
 
 
 def algorithm_title(algo: str) -> str:
-    entry = ALGORITHMS.get(algo)
+    entry = algorithm_facts(algo)
     return algo if entry is None else entry.class_name
 
 

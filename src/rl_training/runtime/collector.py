@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rl_training.core.errors import EnvironmentProblem
 from rl_training.core.spaces import FloatArray
 from rl_training.core.streams import RandomStream, torch_generator
-from rl_training.runtime.environments import describe_error, episode_seed, spaces_of
+from rl_training.runtime.environments import EnvLike, describe_error, episode_seed, spaces_of
 from rl_training.runtime.vector_envs import FAULT, failing_part, make_vector_env
 
 BoolArray = npt.NDArray[np.bool_]
@@ -62,7 +62,7 @@ class Collector:
 
     def __init__(
         self,
-        env_id: str,
+        env: EnvLike,
         env_kwargs: Mapping[str, Any] | None,
         num_envs: int,
         seed: int,
@@ -71,10 +71,10 @@ class Collector:
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be >= 1, got {num_envs}")
-        self.env_id = env_id
+        self.env_id = str(env)
         self.num_envs = num_envs
         self.seed = seed
-        self.spaces = spaces_of(env_id, env_kwargs)
+        self.spaces = spaces_of(env, env_kwargs)
         self._random = RandomStream([torch_generator(seed, "env", "random_actions")], "uniform")
         self._episodes = [-1] * num_envs
         self._returns = [0.0] * num_envs
@@ -82,7 +82,7 @@ class Collector:
         self._played = [bytearray() for _ in range(num_envs)]
         self._problem: EnvironmentProblem | None = None
         self._in_call = False
-        self._envs = make_vector_env(env_id, env_kwargs or {}, num_envs, async_envs=async_envs)
+        self._envs = make_vector_env(env, env_kwargs or {}, num_envs, async_envs=async_envs)
         try:
             everyone = list(range(num_envs))
             self._observations = self._reset(everyone)

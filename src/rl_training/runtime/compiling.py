@@ -8,21 +8,20 @@ import sysconfig
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Literal
 
 from rl_training.algorithms.learner import Learner
-from rl_training.core.errors import ConfigError
 
 WORTHWHILE_UPDATES = 20_000
 """Compiling costs 13 to 26 s from an empty cache. IQL at 256 x 256 has gained that back after 6,400 updates,
 BC, the smallest of all, after 25,000 (benchmarks/compile_time.py)."""
 
 
-def apply_compile(learner: Learner, setting: Any, updates_left: int, stored: bool | None) -> bool:
+def apply_compile(
+    learner: Learner, setting: bool | Literal["auto"], updates_left: int, stored: bool | None
+) -> bool:
     """Compile the learner where wanted; a resumed run keeps its mode, as results differ in rounding."""
-    wanted = bool(setting) if setting != "auto" else updates_left >= WORTHWHILE_UPDATES
+    wanted = updates_left >= WORTHWHILE_UPDATES if setting == "auto" else setting
     if stored is not None:
         wanted = stored
     lacking = missing_for_compiling(learner.device.type) if wanted else None
@@ -51,16 +50,3 @@ def has_compiler() -> bool:
     """The C++ compiler named by CXX, or a usual one."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
     return any(shutil.which(name) for name in names)
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is any."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device must be one that this machine has, got {name!r}: {reason}") from None
-    return device

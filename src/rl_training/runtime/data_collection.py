@@ -15,6 +15,7 @@ from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.reading import Allocate
 from rl_training.runtime.collector import Collector
+from rl_training.runtime.environments import EnvLike
 
 COLUMNS = ("obs", "actions", "rewards", "next_obs", "terminated", "truncated")
 
@@ -36,7 +37,7 @@ class Rollout:
 
     def __init__(
         self,
-        env_id: str,
+        env: EnvLike,
         env_kwargs: Mapping[str, Any] | None,
         seed: int,
         *,
@@ -44,8 +45,9 @@ class Rollout:
         noise: float = 0.0,
         random_share: float = 0.0,
     ) -> None:
+        env_id = str(env)
         self.env_id, self.policy, self.noise, self.random_share = env_id, policy, noise, random_share
-        self.collector = Collector(env_id, env_kwargs, 1, seed)
+        self.collector = Collector(env, env_kwargs, 1, seed)
         self.spaces = self.collector.spaces
         if policy is not None and (
             (policy.spaces.obs_dim, policy.spaces.action_dim) != (self.spaces.obs_dim, self.spaces.action_dim)

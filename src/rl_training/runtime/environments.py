@@ -2,30 +2,102 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import FlattenObservation
 
 from rl_training.core.errors import EnvironmentProblem
 from rl_training.core.spaces import Spaces
 from rl_training.core.streams import derive_seed
 
 Env = gym.Env[Any, Any]
+Wrapper = Callable[[Env], Env]
+GivenEnv = str | Env | Callable[[], Env]
+"""What a user may give as an environment: an id, one that exists, or a function that makes one."""
 
 
-def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Env:
-    """`gymnasium.make` with one-line errors; its passive checker is left out as `spaces_of` checks."""
-    options = {"disable_env_checker": True, **(env_kwargs or {})}
+@dataclass(frozen=True)
+class EnvMaker:
+    """Makes the environments of a run, as many as are needed, each inside the same wrappers."""
+
+    name: str
+    factory: Callable[[], Env] | None = None
+    """none: `gymnasium.make(name)`"""
+    wrappers: tuple[Wrapper, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def make(self, env_kwargs: Mapping[str, Any]) -> Env:
+        """A new environment; keywords are `gymnasium.make`'s, a factory takes none of ours."""
+        if self.factory is None:
+            made = gym.make(self.name, **{"disable_env_checker": True, **env_kwargs})
+        else:
+            made = self.factory()
+        for wrapper in self.wrappers:
+            if isinstance(made, gym.Env):
+                made = wrapper(made)
+        if not isinstance(made, gym.Env):
+            raise TypeError(f"it is {type(made).__name__}, not a Gymnasium environment")
+        return made
+
+
+EnvLike = str | EnvMaker
+
+
+def env_maker(given: GivenEnv | EnvMaker, wrappers: Sequence[Wrapper] = ()) -> EnvMaker:
+    """The maker for what a user gave."""
+    if isinstance(given, EnvMaker):
+        return replace(given, wrappers=(*given.wrappers, *wrappers))
+    if isinstance(given, str):
+        return EnvMaker(given, None, tuple(wrappers))
+    if isinstance(given, gym.Env):
+        name = given.spec.id if given.spec is not None else type(given.unwrapped).__name__
+        return EnvMaker(name, partial(another, given), tuple(wrappers))
+    if callable(given):
+        return EnvMaker(getattr(given, "__name__", type(given).__name__), given, tuple(wrappers))
+    raise EnvironmentProblem(
+        f"env must be an id, a Gymnasium environment or a function that makes one, got {type(given).__name__}"
+    )
+
+
+def another(env: Env) -> Env:
+    """One more environment like a given one, which is left alone."""
+    if env.spec is not None:
+        return gym.make(env.spec, disable_env_checker=True)
+    try:
+        return copy.deepcopy(env)
+    except Exception as error:
+        raise EnvironmentProblem(
+            f"environment {type(env.unwrapped).__name__} cannot be copied ({describe_error(error)}); "
+            "give a function that makes one"
+        ) from error
+
+
+def make_env(env: EnvLike, env_kwargs: Mapping[str, Any] | None = None) -> Env:
+    """An environment with flat observations, or one line that says why there is none.
+
+    Gymnasium's passive checker is left out as `spaces_of` checks. A dictionary of vectors becomes one vector,
+    its parts in the order of Gymnasium's `Dict`, which is alphabetical for a dictionary that is not ordered.
+    """
+    env_id, maker = str(env), env_maker(env)
     try:
         with quiet_construction(env_id):
-            return gym.make(env_id, **options)
+            made = maker.make(env_kwargs or {})
+            return FlattenObservation(made) if is_vector_dictionary(made.observation_space) else made
+    except EnvironmentProblem:
+        raise
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, ModuleNotFoundError) as error:
         raise EnvironmentProblem(
             f"env_id must name an environment that Gymnasium knows, got {env_id!r}: {one_line(error)} "
@@ -38,14 +110,20 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Env:
         ) from error
 
 
-def spaces_of(env: str | Env, env_kwargs: Mapping[str, Any] | None = None) -> Spaces:
-    """Sizes and action bounds of an environment, or of the one that an id names."""
-    if not isinstance(env, str):
+def is_vector_dictionary(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Dict) and all(
+        isinstance(part, spaces.Box) and len(part.shape) == 1 for part in space.spaces.values()
+    )
+
+
+def spaces_of(env: EnvLike | Env, env_kwargs: Mapping[str, Any] | None = None) -> Spaces:
+    """Sizes and action bounds of an environment, or of the one that an id or a maker stands for."""
+    if isinstance(env, gym.Env):
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         return check_spaces(name, env.observation_space, env.action_space)
     built = make_env(env, env_kwargs)
     try:
-        return check_spaces(env, built.observation_space, built.action_space)
+        return check_spaces(str(env), built.observation_space, built.action_space)
     finally:
         built.close()
 
@@ -71,7 +149,7 @@ def check_spaces(env_id: str, observation: spaces.Space[Any], action: spaces.Spa
     elif not isinstance(observation, spaces.Box) or len(observation.shape) != 1 or not observation.shape[0]:
         problem = f"the observation space {one_line(observation)}"
         remedy = (
-            "only flat vectors (a Box of one dimension) are supported, no images and no dictionaries; "
+            "only flat vectors (a Box of one dimension, or a dictionary of such) are supported, no images; "
             "gymnasium.wrappers.FlattenObservation turns small ones into vectors"
         )
     else:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import EnvironmentProblem, UserError
-from rl_training.runtime.environments import check_spaces, episode_seed, make_env
+from rl_training.runtime.environments import EnvLike, check_spaces, episode_seed, make_env
 from rl_training.runtime.vector_envs import FAULT, GuardedEnv
 
 POLICY_ROWS = 8
@@ -46,12 +46,12 @@ class EvalResult:
         return float(self.returns.std())
 
 
-class Seat:
+class EpisodePlayer:
     """One environment in which episode after episode is played."""
 
-    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None) -> None:
-        self.env_id = env_id
-        self.env = GuardedEnv(make_env(env_id, env_kwargs))
+    def __init__(self, env: EnvLike, env_kwargs: Mapping[str, Any] | None) -> None:
+        self.env_id = str(env)
+        self.env = GuardedEnv(make_env(env, env_kwargs))
         self.episode, self.ret, self.length = 0, 0.0, 0
 
     def begin(self, episode: int, seed: int) -> npt.NDArray[Any]:
@@ -76,7 +76,7 @@ class Seat:
 
 def evaluate_policy(
     policy: ActingPolicy,
-    env_id: str,
+    env: EnvLike,
     env_kwargs: Mapping[str, Any] | None,
     num_episodes: int,
     seed: int,
@@ -96,57 +96,62 @@ def evaluate_policy(
     returns, lengths = np.zeros(num_episodes), np.zeros(num_episodes, dtype=np.int64)
     cut = 0
     with ExitStack() as closing:
-        seats = take_seats(env_id, env_kwargs, min(num_episodes, POLICY_ROWS), closing)
-        for seat, ended in played_in_lock_step(
-            policy, seats, num_episodes, seed, deterministic, max_episode_steps
+        players = open_players(env, env_kwargs, min(num_episodes, POLICY_ROWS), closing)
+        for player, ended in played_in_lock_step(
+            policy, players, num_episodes, seed, deterministic, max_episode_steps
         ):
-            returns[seat.episode], lengths[seat.episode] = seat.ret, seat.length
+            returns[player.episode], lengths[player.episode] = player.ret, player.length
             cut += not ended
             if on_episode is not None:
-                on_episode(seat.episode, seat.ret, seat.length)
+                on_episode(player.episode, player.ret, player.length)
     if cut:
         warnings.warn(
-            f"{cut} evaluation episodes of {env_id!r} were cut after {max_episode_steps} steps; "
+            f"{cut} evaluation episodes of {str(env)!r} were cut after {max_episode_steps} steps; "
             "give the environment a time limit (env_kwargs: max_episode_steps)",
             stacklevel=2,
         )
     return EvalResult(returns, lengths)
 
 
-def take_seats(
-    env_id: str, env_kwargs: Mapping[str, Any] | None, count: int, closing: ExitStack
-) -> list[Seat]:
+def open_players(
+    env: EnvLike, env_kwargs: Mapping[str, Any] | None, count: int, closing: ExitStack
+) -> list[EpisodePlayer]:
     """`count` environments, each closed with `closing` even if a later one cannot be created."""
-    seats = []
+    players = []
     for _ in range(count):
-        seats.append(Seat(env_id, env_kwargs))
-        closing.callback(seats[-1].env.close)
-    return seats
+        players.append(EpisodePlayer(env, env_kwargs))
+        closing.callback(players[-1].env.close)
+    return players
 
 
 def played_in_lock_step(
-    policy: ActingPolicy, seats: list[Seat], num_episodes: int, seed: int, deterministic: bool, max_steps: int
-) -> Iterator[tuple[Seat, bool]]:
-    """Each seat when its episode is over, and whether the environment ended it.
+    policy: ActingPolicy,
+    players: list[EpisodePlayer],
+    num_episodes: int,
+    seed: int,
+    deterministic: bool,
+    max_steps: int,
+) -> Iterator[tuple[EpisodePlayer, bool]]:
+    """Each player when its episode is over, and whether the environment ended it.
 
-    One call of the policy serves all seats; the result of a seat has to be read before asking for the next.
+    One call of the policy serves all players; a player's result has to be read before asking for the next.
     """
-    env = seats[0].env
-    obs_dim = check_spaces(seats[0].env_id, env.observation_space, env.action_space).obs_dim
+    env = players[0].env
+    obs_dim = check_spaces(players[0].env_id, env.observation_space, env.action_space).obs_dim
     obs = np.zeros((POLICY_ROWS, obs_dim), dtype=np.float32)
-    for row, seat in enumerate(seats):
-        obs[row] = seat.begin(row, seed)
-    waiting = iter(range(len(seats), num_episodes))
-    playing = dict(enumerate(seats))
+    for row, player in enumerate(players):
+        obs[row] = player.begin(row, seed)
+    waiting = iter(range(len(players), num_episodes))
+    playing = dict(enumerate(players))
     while playing:
         actions = policy.act(obs, deterministic=deterministic)
-        for row, seat in list(playing.items()):
-            obs[row], ended = seat.play(actions[row])
-            if not ended and seat.length < max_steps:
+        for row, player in list(playing.items()):
+            obs[row], ended = player.play(actions[row])
+            if not ended and player.length < max_steps:
                 continue
-            yield seat, ended
+            yield player, ended
             following = next(waiting, None)
             if following is None:
                 del playing[row]
             else:
-                obs[row] = seat.begin(following, seed)
+                obs[row] = player.begin(following, seed)

@@ -16,7 +16,7 @@ from rl_training.runtime.collector import FinishedEpisode
 from rl_training.runtime.run import Run
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Anything that yields rows by index: a dataset or a replay buffer."""
 
     def __len__(self) -> int: ...
@@ -50,7 +50,7 @@ class Phase:
 
     name: str
     steps: int
-    source: Source
+    source: BatchSource
     collection: Collection | None = None
     learning_starts: int = 0
     train_frequency: int = 1
@@ -159,7 +159,7 @@ class Trainer:
         self.counters.global_step += steps
         self.counters.phase_step += steps
 
-    def _make_updates(self, source: Source) -> None:
+    def _make_updates(self, source: BatchSource) -> None:
         counters = self.counters
         while counters.due_updates and not self._stopped():
             result = self.learner.update(self.sample(source), global_step=counters.global_step)
@@ -170,7 +170,7 @@ class Trainer:
                 for run in self.runs:
                     run.request_stop("update budget reached")
 
-    def sample(self, source: Source) -> dict[str, Tensor]:
+    def sample(self, source: BatchSource) -> dict[str, Tensor]:
         """A batch of rows drawn with replacement, `[*S, B, …]`."""
         unit = self.batches.next(self.batch_size)
         return source.gather((unit * len(source)).long())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.data_fields import DatasetSource, OfflineDataFields
 from rl_training.core.errors import ConfigError, DataError
-from rl_training.core.registry import get_algorithm_spec
 from rl_training.core.spaces import Spaces
 from rl_training.core.train_config import TrainConfig
 from rl_training.data.dataset_loaders import load_transition_dataset
@@ -12,8 +12,9 @@ from rl_training.data.offline_dataset import TransitionDataset, as_array
 from rl_training.data.processing import PreparedDataset, process_offline_dataset
 from rl_training.data.reference_scores import reference_returns
 from rl_training.data.validation import check_finite
+from rl_training.policies.saved import load_saved_policy
 from rl_training.runtime.data_collection import Rollout, UnitPolicy, collect_in_memory
-from rl_training.runtime.environments import spaces_of
+from rl_training.runtime.environments import EnvLike, spaces_of
 
 DEFAULT_GAMMA = 0.99
 """Discount of returns for an algorithm that has none of its own (BC)."""
@@ -24,6 +25,7 @@ def build_offline_dataset(
     *,
     dataset: TransitionDataset | None = None,
     needs: frozenset[str] | None = None,
+    env: EnvLike | None = None,
 ) -> PreparedDataset:
     """The one place that prepares training data; `dataset` in memory replaces the config's recipe.
 
@@ -36,15 +38,18 @@ def build_offline_dataset(
         parts, limits = [dataset], None
     else:
         sources = _sources(settings)
-        parts = [_load(kind, source, config, settings.dataset_in_memory) for kind, source in sources]
+        environment = config.env_id if env is None else env
+        parts = [
+            _load(kind, source, config, environment, settings.dataset_in_memory) for kind, source in sources
+        ]
         limits = [source.dataset_size for _, source in sources]
     info = parts[0].info
     return process_offline_dataset(
         parts,
         settings,
-        infer_env_spaces(config, dataset=parts[0]),
+        infer_env_spaces(config, dataset=parts[0], env=env),
         gamma=getattr(settings, "gamma", DEFAULT_GAMMA),
-        needs=get_algorithm_spec(config.algo).learner.needs if needs is None else needs,
+        needs=get_recipe(config.algo).learner.needs if needs is None else needs,
         limits=limits,
         reference=reference_returns(
             config.env_id,
@@ -56,14 +61,17 @@ def build_offline_dataset(
     )
 
 
-def infer_env_spaces(config: TrainConfig, *, dataset: TransitionDataset | None = None) -> Spaces:
+def infer_env_spaces(
+    config: TrainConfig, *, dataset: TransitionDataset | None = None, env: EnvLike | None = None
+) -> Spaces:
     """Sizes and bounds: of the environment, else of the config, else those that the data carries."""
-    if config.env_id is not None:
-        return spaces_of(config.env_id, config.env_kwargs)
+    environment = config.env_id if env is None else env
+    if environment is not None:
+        return spaces_of(environment, config.env_kwargs)
     settings = data_settings(config)
     if dataset is None:
         kind, source = _sources(settings)[0]
-        dataset = _load(kind, source, config, settings.dataset_in_memory)
+        dataset = _load(kind, source, config, None, settings.dataset_in_memory)
     if settings.action_low is not None and settings.action_high is not None:
         shapes = [dataset.store.columns[name].shape for name in ("obs", "actions")]
         obs_dim, action_dim = (shape[1] if len(shape) > 1 else 1 for shape in shapes)
@@ -95,18 +103,20 @@ def _sources(settings: OfflineDataFields) -> list[tuple[str, DatasetSource]]:
     return [(settings.dataset_kind, settings)]
 
 
-def _load(kind: str, source: DatasetSource, config: TrainConfig, in_memory: bool) -> TransitionDataset:
+def _load(
+    kind: str, source: DatasetSource, config: TrainConfig, env: EnvLike | None, in_memory: bool
+) -> TransitionDataset:
     """Carry out the recipe of one part; collected data is in memory either way."""
     if kind not in ("random", "checkpoint"):
         return load_transition_dataset(
             kind, dataset_path=source.dataset_path, dataset_id=source.dataset_id, in_memory=in_memory
         )
-    if config.env_id is None:
+    if env is None:
         raise ConfigError(f"env_id is required: dataset_kind '{kind}' collects its data in an environment")
     policy = None if kind == "random" else load_policy(source.dataset_checkpoint)
     rows = source.rows_to_collect
     rollout = Rollout(
-        config.env_id,
+        env,
         config.env_kwargs,
         source.dataset_seed,
         policy=policy,
@@ -114,17 +124,15 @@ def _load(kind: str, source: DatasetSource, config: TrainConfig, in_memory: bool
         random_share=source.dataset_random_share,
     )
     with rollout:
-        name = f"{kind} data of {config.env_id} ({rows} rows, seed {source.dataset_seed})"
+        name = f"{kind} data of {env} ({rows} rows, seed {source.dataset_seed})"
         return collect_in_memory(rollout, rows, name).to_dataset()
 
 
 def load_policy(path: str | None) -> UnitPolicy:
     """The policy of a checkpoint, on the CPU so that the same one gives the same rows everywhere."""
-    from rl_training.experiment.workflows import load_policy_from_checkpoint  # which may load this module
-
     if path is None:
         raise ConfigError("dataset_checkpoint is required by dataset_kind 'checkpoint'")
-    return load_policy_from_checkpoint(path, device="cpu")
+    return load_saved_policy(path, device="cpu")
 
 
 def _check_given(dataset: TransitionDataset) -> None:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rl_training.algorithms.learner import Learner
+from rl_training.algorithms.recipe import get_recipe
 from rl_training.algorithms.stacking import unstack_member
+from rl_training.config.run_fields import ControlFields
+from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.errors import RunFailed
-from rl_training.core.registry import get_algorithm_spec
-from rl_training.core.spaces import Spaces
 from rl_training.core.train_config import TrainConfig
-from rl_training.core.transforms import ObservationNormalizer
+from rl_training.core.version import library_versions
 from rl_training.data.data_info import ReferenceReturns
-from rl_training.experiment.runs import library_versions
+from rl_training.policies.packing import pack_policy
 from rl_training.policies.policy import Policy
 from rl_training.runtime.collector import FinishedEpisode
+from rl_training.runtime.environments import EnvLike
 from rl_training.runtime.evaluation import EvalResult, evaluate_policy
 
 if TYPE_CHECKING:
     from rl_training.runtime.callbacks.base import Callback
     from rl_training.runtime.loop import Trainer
+
+Evaluator = Callable[["Run"], Mapping[str, float | None]]
+"""Numbers about a run's present policy, asked for whenever the run is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +45,23 @@ class TrainResult:
     members: tuple[TrainResult, ...] = ()
 
 
-class Acting(Protocol):
-    """What is needed to act and to be judged: spaces, scaling, reference returns."""
+@dataclass(frozen=True)
+class RunNotes:
+    """Facts about a run that its checkpoints carry and its callbacks may read."""
 
-    spaces: Spaces
-    normalizer: ObservationNormalizer | None
-    reference: ReferenceReturns | None
+    schedule_steps: int
+    compiled: bool
+    dataset: Mapping[str, Any] = field(default_factory=dict)
+    in_python: tuple[str, ...] = ()
+    """What was given as an object and must be given again to go on: dataset, env, wrappers"""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schedule_steps": self.schedule_steps,
+            "compile": self.compiled,
+            "dataset": dict(self.dataset),
+            "in_python": list(self.in_python),
+        }
 
 
 class Run:
@@ -53,23 +70,25 @@ class Run:
     def __init__(
         self,
         config: TrainConfig,
-        settings: Any,
+        settings: ControlFields,
         run_dir: Path,
-        material: Acting,
         callbacks: Sequence[Callback],
-        notes: dict[str, Any],
+        notes: RunNotes,
+        *,
+        env: EnvLike | None = None,
+        reference: ReferenceReturns | None = None,
+        evaluators: Sequence[Evaluator] = (),
     ) -> None:
         self.config, self.settings, self.run_dir = config, settings, run_dir
-        self.spaces, self.normalizer = material.spaces, material.normalizer
-        self.reference = material.reference
-        self.callbacks = list(callbacks)
-        self.notes = notes
+        self.callbacks, self.notes = list(callbacks), notes
+        self.env, self.reference, self.evaluators = env, reference, list(evaluators)
         self.trainer: Trainer
         self.member: int | None = None
         self.stop_reason: str | None = None
         self.signal: int | None = None
         self.checkpoint_path: Path | None = None
         self.results: dict[str, Any] = {}
+        self.logged: dict[str, float] = {}
         self.outcome: dict[str, Any] | None = None
         self.failure: RunFailed | None = None
 
@@ -90,13 +109,18 @@ class Run:
 
     @property
     def policy(self) -> Policy:
-        return Policy(self.learner, self.spaces, self.normalizer)
+        """The policy as it is now; training on does not change it."""
+        return self.trainer.learner.policy.snapshot(self.member)
 
     def update_metrics(self) -> dict[str, float]:
         """Metrics of the last update as floats: this waits for the device, so it is asked for rarely."""
         tensors = self.trainer.learner.last_metrics
         member = self.member
         return {name: float(value if member is None else value[member]) for name, value in tensors.items()}
+
+    def log(self, name: str, value: float) -> None:
+        """A number of your own: it goes with the next row of training metrics to every tracker."""
+        self.logged[name] = float(value)
 
     def request_stop(self, reason: str) -> None:
         """End this run after the present step; the first reason counts."""
@@ -109,7 +133,7 @@ class Run:
         self.outcome = {
             **(self.update_metrics() if counters.gradient_steps else {}),
             **self.results,
-            "data_return_mean": self.notes["dataset"].get("return_mean"),
+            "data_return_mean": self.notes.dataset.get("return_mean"),
             "global_step": counters.global_step,
             "gradient_steps": counters.gradient_steps,
             "env_steps": counters.env_steps,
@@ -132,37 +156,51 @@ class Run:
 
     @property
     def can_evaluate(self) -> bool:
-        return self.config.env_id is not None and self.config.eval_episodes > 0
+        return self.env is not None and self.config.eval_episodes > 0
 
     def evaluate(self, num_episodes: int | None = None) -> EvalResult:
         """Episodes in environments and with seeds of their own: training randomness is not touched."""
-        return evaluate_run_policy(self.policy, self.config, self.settings, num_episodes)
+        assert self.env is not None
+        return evaluate_run_policy(self.policy, self.env, self.config, self.settings, num_episodes)
 
     def state_dict(self, *, with_replay: bool) -> dict[str, Any]:
         """The whole run, ready for `save_checkpoint`."""
         return {
             "algo": self.config.algo,
-            "algo_class": get_algorithm_spec(self.config.algo).class_name,
-            "config": self.config.model_dump(mode="json"),
-            "spaces": self.spaces.to_dict(),
-            "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
+            "algo_class": get_recipe(self.config.algo).class_name,
+            "algo_package": ALGORITHMS.package_of(self.config.algo),
+            "config": self.config.to_dict(),
+            "policy": pack_policy(self.trainer.learner.policy, self.member),
             "reference": None if self.reference is None else self.reference.to_dict(),
-            "callbacks": {type(c).__name__: state for c in self.callbacks if (state := c.state_dict())},
+            "callbacks": {key: saved for key, each in self.named_callbacks() if (saved := each.state_dict())},
             "versions": library_versions(),
             "results": {name: value for name, value in self.results.items() if is_plain(value)},
-            **self.notes,
+            **self.notes.to_dict(),
             **self.trainer.state_dict(self.member, with_replay=with_replay),
         }
 
+    def named_callbacks(self) -> list[tuple[str, Callback]]:
+        """Each callback with a name of its own: its class, and its number among those of the class."""
+        seen: Counter[str] = Counter()
+        named = []
+        for callback in self.callbacks:
+            kind = type(callback).__name__
+            named.append((f"{kind}.{seen[kind]}", callback))
+            seen[kind] += 1
+        return named
+
 
 def evaluate_run_policy(
-    policy: Policy, config: TrainConfig, settings: Any, num_episodes: int | None = None
+    policy: Policy,
+    env: EnvLike,
+    config: TrainConfig,
+    settings: ControlFields,
+    num_episodes: int | None = None,
 ) -> EvalResult:
     """The one way a run's policy is evaluated, while it trains and from its checkpoint."""
-    assert config.env_id is not None
     return evaluate_policy(
         policy,
-        config.env_id,
+        env,
         config.env_kwargs,
         config.eval_episodes if num_episodes is None else num_episodes,
         config.seed if settings.eval_seed is None else settings.eval_seed,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from rl_training.core.errors import EnvironmentProblem
-from rl_training.runtime.environments import Env, describe_error, make_env, quiet_gymnasium
+from rl_training.runtime.environments import Env, EnvLike, describe_error, make_env, quiet_gymnasium
 
 FAULT = "fault"
 """Key of the infos under which a sub-environment reports that it raised."""
@@ -32,7 +32,7 @@ GRACE_SECONDS = 3
 
 
 def make_vector_env(
-    env_id: str, env_kwargs: Mapping[str, Any], num_envs: int, *, async_envs: bool = False
+    env_id: EnvLike, env_kwargs: Mapping[str, Any], num_envs: int, *, async_envs: bool = False
 ) -> SerialVectorEnv | WorkerVectorEnv:
     """`num_envs` copies of an environment; `async_envs` gives each a process of its own."""
     factories = [EnvFactory(env_id, env_kwargs, index) for index in range(num_envs)]
@@ -46,8 +46,8 @@ def make_vector_env(
         problem = describe_error(error)
     # Raised out here so that no traceback keeps the half-built vector environment, and its workers, alive.
     raise EnvironmentProblem(
-        f"a worker process could not create environment {env_id!r} ({problem}); register it in a module that "
-        "workers can import and write 'module:EnvId', or use async_envs=False"
+        f"a worker process could not create environment {str(env_id)!r} ({problem}); register it in a module "
+        "that workers can import and write 'module:EnvId', or use async_envs=False"
     )
 
 
@@ -64,7 +64,7 @@ def failing_part(envs: SerialVectorEnv | WorkerVectorEnv) -> str:
 class EnvFactory:
     """Creates sub-environment `index`, in whatever process it is to live."""
 
-    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any], index: int) -> None:
+    def __init__(self, env_id: EnvLike, env_kwargs: Mapping[str, Any], index: int) -> None:
         self.env_id, self.env_kwargs, self.index = env_id, dict(env_kwargs), index
         self.owner = os.getpid()
 

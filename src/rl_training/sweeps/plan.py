@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_training.core.atomic import write_json_atomic
 from rl_training.core.errors import ConfigError
 from rl_training.core.train_config import TrainConfig, parse_config
-from rl_training.experiment.runs import directory_name, write_json_atomic
+from rl_training.experiment.runs import directory_name
 from rl_training.experiment.training import run_name
 from rl_training.sweeps.sweep_config import SweepConfig, expand
 

@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training.core.atomic import write_text_atomic
 from rl_training.core.config_files import config_to_yaml
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.train_config import TrainConfig, parse_config
-from rl_training.experiment.runs import directory_name, write_text_atomic
+from rl_training.experiment.runs import directory_name
 from rl_training.experiment.training import run_name
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run

@@ -7,9 +7,9 @@ import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from rl_training.core.atomic import write_json_atomic
 from rl_training.core.errors import RunFailed, UserError
-from rl_training.core.registry import get_algorithm_spec
-from rl_training.experiment.runs import write_json_atomic
+from rl_training.experiment.training import train
 from rl_training.experiment.workflows import resume_training
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.sweeps.claims import claim
@@ -55,7 +55,7 @@ def _start(runs: Sequence[SweepRun], callbacks: Sequence[Callback] | None) -> No
     config = runs[0].config
     if len(runs) > 1:
         config = config.replace(seeds=[run.config.seed for run in runs])
-    result = get_algorithm_spec(config.algo).train_fn(config, callbacks=callbacks, quiet=True)
+    result = train(config, callbacks=callbacks, quiet=True)
     used = [member.run_dir for member in result.members or (result,)]
     if used != [run.run_dir for run in runs]:
         raise RunFailed(f"{used[0]} was used in place of {runs[0].run_dir}: something else wrote there")

@@ -36,15 +36,20 @@ class Evaluation(Callback):
         run.results = {**NO_EVALUATION, **run.results}
 
     def on_step_end(self, run: Run) -> None:
-        if self.interval.due(run.global_step) and run.can_evaluate:
+        if self.interval.due(run.global_step) and self.possible(run):
             self.evaluate(run, scheduled=True)
 
     def on_train_end(self, run: Run) -> None:
-        if run.can_evaluate and self.evaluated_step != run.global_step and not run.interrupted:
+        if self.possible(run) and self.evaluated_step != run.global_step and not run.interrupted:
             self.evaluate(run, scheduled=False)
 
+    def possible(self, run: Run) -> bool:
+        return run.can_evaluate or bool(run.evaluators)
+
     def evaluate(self, run: Run, *, scheduled: bool) -> None:
-        metrics = eval_metrics(run.evaluate(), run.reference)
+        metrics = eval_metrics(run.evaluate(), run.reference) if run.can_evaluate else {}
+        for evaluator in run.evaluators:
+            metrics |= evaluator(run)
         self.evaluated_step = run.global_step
         run.results |= metrics
         run.emit("on_eval_end", metrics, scheduled)

@@ -34,5 +34,4 @@ class LearningRateSchedule(Callback):
             warmup_steps=settings.warmup_steps,
             schedule_steps=self.schedule_steps,
         )
-        groups = None if settings.schedule_groups == "all" else [settings.schedule_groups]
-        run.trainer.learner.set_learning_rate_scale(scale, groups)
+        run.trainer.learner.set_learning_rate_scale(scale, settings.schedule_groups)

@@ -2,28 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 
 from rl_training.algorithms.learner import Learner
+from rl_training.config.run_fields import OnlineFields
 from rl_training.core.errors import CheckpointError, EnvironmentProblem
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.train_config import TrainConfig
+from rl_training.core.transforms import Transform, reward_transform
+from rl_training.data.reference_scores import reference_returns
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.runtime.collector import Collector, FinishedEpisode, Steps
+from rl_training.runtime.environments import EnvLike, spaces_of
+from rl_training.runtime.loop import Phase
+
+
+class OnlineSource:
+    """Transitions come from environments that the run steps itself."""
+
+    rows: int | None = None
+    observation_steps: Sequence[Transform] = ()
+    summary: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, configs: Sequence[TrainConfig], settings: OnlineFields, env: EnvLike) -> None:
+        self.configs, self.settings, self.env = configs, settings, env
+        self.spaces = spaces_of(env, configs[0].env_kwargs)
+        self.reference = reference_returns(configs[0].env_id)
+
+    def phases(self, device: torch.device, state: dict[str, Any] | None) -> list[Phase]:
+        collection = OnlineCollection(self.configs, self.settings, self.env, self.spaces, device)
+        if state is not None:
+            collection.load_state_dict(state)
+        settings = self.settings
+        return [
+            Phase(
+                "online",
+                self.configs[0].total_timesteps,
+                collection,
+                collection,
+                learning_starts=settings.learning_starts,
+                train_frequency=settings.train_frequency,
+                updates_per_step=settings.gradient_updates_per_step,
+            )
+        ]
 
 
 class OnlineCollection:
     """One set of environments per seed, one replay buffer with a lane per seed, one exploration stream."""
 
     def __init__(
-        self, configs: Sequence[TrainConfig], settings: Any, spaces: Spaces, device: torch.device
+        self,
+        configs: Sequence[TrainConfig],
+        settings: OnlineFields,
+        env: EnvLike,
+        spaces: Spaces,
+        device: torch.device,
     ) -> None:
         self.settings = settings
+        self.rewards = reward_transform(settings)
         self.buffer = self._new_buffer(spaces, len(configs), device)
         self.spaces = spaces
         self.noise = RandomStream(
@@ -32,7 +74,7 @@ class OnlineCollection:
         self.episodes: list[list[FinishedEpisode]] = [[] for _ in configs]
         self.collectors: list[Collector] = []
         try:
-            self.collectors.extend(make_collector(config, settings) for config in configs)
+            self.collectors.extend(make_collector(config, settings, env) for config in configs)
         except BaseException:
             self.close()
             raise
@@ -68,9 +110,10 @@ class OnlineCollection:
         """Actions of every seed, `[num_envs, A]` each, from one call of the learner."""
         seen = [collector.observations for collector in self.collectors]
         obs = torch.from_numpy(seen[0] if len(seen) == 1 else np.stack(seen)).to(learner.device)
-        rows = obs.shape[-2]
-        flat = self.noise.next(rows * learner.act_noise_size)
-        actions: FloatArray = learner.act(obs, flat.reshape(*obs.shape[:-1], -1)).cpu().numpy()
+        policy = learner.policy
+        flat = self.noise.next(obs.shape[-2] * policy.actor.noise_size)
+        drawn = policy.actor.draw(policy.prepared(obs), flat.reshape(*obs.shape[:-1], -1))
+        actions: FloatArray = drawn.cpu().numpy()
         return [actions] if len(seen) == 1 else list(actions)
 
     def _store(self, steps: Sequence[Steps]) -> None:
@@ -83,9 +126,7 @@ class OnlineCollection:
 
     def _shaped(self, rewards: FloatArray) -> FloatArray:
         """Rewards as the learner sees them; episode returns stay in the environment's own units."""
-        shaped = rewards * self.settings.reward_scale + self.settings.reward_shift
-        limit = self.settings.reward_clip
-        return np.asarray(shaped if limit is None else np.clip(shaped, -limit, limit), dtype=np.float32)
+        return rewards if self.rewards.is_identity else self.rewards.apply_to_array(rewards)
 
     def take_episodes(self, member: int | None) -> list[FinishedEpisode]:
         """Episodes of a seed finished since the last call."""
@@ -136,8 +177,5 @@ class OnlineCollection:
             collector.close()
 
 
-def make_collector(config: TrainConfig, settings: Any) -> Collector:
-    assert config.env_id is not None
-    return Collector(
-        config.env_id, config.env_kwargs, config.num_envs, config.seed, async_envs=settings.async_envs
-    )
+def make_collector(config: TrainConfig, settings: OnlineFields, env: EnvLike) -> Collector:
+    return Collector(env, config.env_kwargs, config.num_envs, config.seed, async_envs=settings.async_envs)

@@ -1,0 +1,241 @@
+"""The object behind every managed class: it learns, evaluates, predicts, saves and loads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy.typing as npt
+
+from rl_training.core.algorithms import ALGORITHMS
+from rl_training.core.checkpoints import load_run_state, resolve_checkpoint, save_checkpoint
+from rl_training.core.config_files import load_config
+from rl_training.core.devices import choose_device
+from rl_training.core.errors import CheckpointError, ConfigError, UserError
+from rl_training.core.spaces import FloatArray
+from rl_training.core.train_config import TrainConfig, parse_config
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.experiment.exporting import export_policy
+from rl_training.experiment.logging import Sink
+from rl_training.experiment.training import train
+from rl_training.experiment.workflows import evaluate_state, resume_training, saved_config
+from rl_training.policies.policy import Policy
+from rl_training.policies.saved import NOT_FOR_ACTING, policy_of_state
+from rl_training.runtime.callbacks.base import Callback
+from rl_training.runtime.environments import GivenEnv, Wrapper, env_maker
+from rl_training.runtime.run import Evaluator, TrainResult
+
+GivenConfig = TrainConfig | str | os.PathLike[str]
+GivenData = TransitionDataset | Mapping[str, npt.ArrayLike]
+
+
+class ManagedAlgorithm:
+    """`SAC(config).learn()`, then `.evaluate()`, `.predict(obs)`, `.save(path)`; `SAC.load(path)` later.
+
+    Takes a `TrainConfig`, the name or path of a config (`"sac/pendulum"`), settings as keywords, or a config
+    and settings that change it. `env` is an id, a Gymnasium environment, or a function that makes one.
+    """
+
+    algo: ClassVar[str]
+
+    def __init__(
+        self,
+        config: GivenConfig | None = None,
+        *,
+        env: GivenEnv | None = None,
+        wrappers: Sequence[Wrapper] | None = None,
+        **settings: object,
+    ) -> None:
+        self.env = None if env is None or isinstance(env, str) else env_maker(env)
+        self.wrappers = wrappers
+        if env is not None:
+            settings["env_id"] = env if isinstance(env, str) else str(self.env)
+        self.config = make_config(self.algo, type(self).__name__, config, settings)
+        self.result: TrainResult | None = None
+        self._state: dict[str, Any] | None = None
+        self._policy: Policy | None = None
+        self._source: Path | None = None
+
+    def learn(
+        self,
+        dataset: GivenData | None = None,
+        callbacks: Sequence[Callback] | None = None,
+        *,
+        total_timesteps: int | None = None,
+        env: GivenEnv | None = None,
+        evaluators: Sequence[Evaluator] | None = None,
+        trackers: Sequence[Sink] | None = None,
+        quiet: bool = False,
+    ) -> TrainResult:
+        """Train as the config says; data in memory replaces the config's recipe.
+
+        Called again, it goes on to a larger `total_timesteps` from where it stopped.
+        """
+        if env is not None:
+            self.env = env_maker(env)
+            self.config = self.config.replace(env_id=str(self.env))
+        given = None if dataset is None else as_dataset(dataset)
+        if self.result is not None:
+            result = self._go_on(total_timesteps, given, callbacks, evaluators, quiet)
+        else:
+            if total_timesteps is not None:
+                self.config = self.config.replace(total_timesteps=total_timesteps)
+            result = train(
+                self.config,
+                dataset=given,
+                callbacks=callbacks,
+                evaluators=evaluators,
+                trackers=trackers,
+                env=self.env,
+                wrappers=self.wrappers,
+                quiet=quiet,
+            )
+        assert result.checkpoint_path is not None
+        self.result = result
+        self._adopt(result.checkpoint_path)
+        return result
+
+    def _go_on(
+        self,
+        total: int | None,
+        dataset: TransitionDataset | None,
+        callbacks: Sequence[Callback] | None,
+        evaluators: Sequence[Evaluator] | None,
+        quiet: bool,
+    ) -> TrainResult:
+        assert self.result is not None and self.result.checkpoint_path is not None
+        done = int(self.result.metrics["global_step"])
+        target = self.config.total_timesteps if total is None else total
+        if target <= done:
+            raise UserError(
+                f"total_timesteps must be > {done}, the steps that this {type(self).__name__} has made, to "
+                f"go on training, got {target}; call learn(total_timesteps={2 * done}), or make a new one"
+            )
+        return resume_training(
+            self.result.checkpoint_path,
+            total_timesteps=target,
+            dataset=dataset,
+            callbacks=callbacks,
+            evaluators=evaluators,
+            env=self.env or self.config.env_id,
+            wrappers=self.wrappers or (),
+            quiet=quiet,
+        )
+
+    def evaluate(self, num_episodes: int | None = None, *, env: GivenEnv | None = None) -> dict[str, Any]:
+        """Episodes in the config's environment, or in `env`."""
+        return evaluate_state(
+            self._trained()[0],
+            num_episodes=num_episodes,
+            device=self.config.device,
+            env=env or self.env or self.config.env_id,
+            wrappers=self.wrappers or (),
+        )
+
+    def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> FloatArray:
+        """Actions in the environment's units, for one observation or a batch."""
+        return self._trained()[1].predict(obs, deterministic)
+
+    @property
+    def policy(self) -> Policy:
+        """The trained policy, an `nn.Module`: raw observations in, actions in the environment's units out."""
+        return self._trained()[1]
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write policy and learner to one `.safetensors` file, from which `load` makes this object again."""
+        state = self._trained()[0]
+        if self._source is not None and self._source.exists():  # only the file has the learner
+            state = load_run_state(self._source, skip=("replay", "collector", "exploration"))
+        save_checkpoint(Path(path), state)
+        return Path(path)
+
+    def export(
+        self, path: str | os.PathLike[str], *, format: str | None = None, distribution: bool = False
+    ) -> Path:
+        """Write the policy alone, to act without this package: `.onnx`, `.pt` (TorchScript), `.safetensors`.
+
+        `distribution` adds mean and log_std of a stochastic policy. A model card is written beside the file.
+        """
+        state, policy = self._trained()
+        run_dir = None if self.result is None else self.result.run_dir
+        return export_policy(
+            policy, state, Path(path), format=format, distribution=distribution, run_dir=run_dir
+        )
+
+    def save_policy(self, path: str | os.PathLike[str], *, distribution: bool = False) -> Path:
+        """The `.safetensors` policy file that `rl_training.load_policy` opens with numpy alone."""
+        return self.export(path, format="safetensors", distribution=distribution)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """A trained object from a checkpoint file or run directory."""
+        state = load_run_state(Path(path), skip=NOT_FOR_ACTING)
+        if state["algo"] != cls.algo:
+            raise CheckpointError(
+                f"{path} is a checkpoint of {state['algo']!r}, not of {cls.algo!r}; "
+                f"load it with rl_training.{state['algo_class']}"
+            )
+        loaded = cls(saved_config(state))
+        loaded._adopt(resolve_checkpoint(Path(path)), state)
+        return loaded
+
+    def _adopt(self, source: Path, state: dict[str, Any] | None = None) -> None:
+        """Take over the policy of a checkpoint; acting needs its file no more."""
+        self._source = source.absolute()
+        self._state = state = load_run_state(source, skip=NOT_FOR_ACTING) if state is None else state
+        self._policy = policy_of_state(state, choose_device(self.config.device))
+
+    def _trained(self) -> tuple[dict[str, Any], Policy]:
+        if self._state is None or self._policy is None:
+            raise UserError(f"this {type(self).__name__} has no policy yet: call learn() or load() first")
+        return self._state, self._policy
+
+
+def make_config(
+    algo: str, class_name: str, config: GivenConfig | None, settings: Mapping[str, object]
+) -> TrainConfig:
+    """One config out of what the constructor was given; keywords find their own level."""
+    run_level = TrainConfig.model_fields
+    given: dict[str, object] = {name: value for name, value in settings.items() if name in run_level}
+    own = {name: value for name, value in settings.items() if name not in run_level}
+    if config is None:
+        base: dict[str, Any] = {"algo": algo}
+    elif isinstance(config, TrainConfig):
+        base = config.to_dict()
+    elif isinstance(config, str | os.PathLike):
+        base = load_config(config).to_dict()
+    else:
+        raise ConfigError(
+            "config must be a TrainConfig, the name or path of a config, or left out for settings, "
+            f"got {config!r}"
+        )
+    if base["algo"] != algo:
+        raise ConfigError(f"algo must be {algo!r} for {class_name}, got {base['algo']!r}")
+    if isinstance(config, TrainConfig) and not settings:
+        return config
+    kwargs = {**base.get("algo_kwargs", {}), **own}
+    return parse_config({**base, **given, "algo_kwargs": kwargs})
+
+
+def as_dataset(given: GivenData) -> TransitionDataset:
+    """Data in memory, whatever form it has."""
+    if isinstance(given, TransitionDataset):
+        return given
+    if isinstance(given, Mapping):
+        return TransitionDataset.from_dict(given)
+    raise ConfigError(
+        f"dataset must be a TransitionDataset or a mapping of arrays, got {type(given).__name__}"
+    )
+
+
+def managed_class(algo: str) -> type[ManagedAlgorithm]:
+    """The managed class of a registered algorithm."""
+    recipe = ALGORITHMS.get(algo)
+    members = {
+        "algo": algo,
+        "__doc__": f"Managed {recipe.class_name}. {ManagedAlgorithm.__doc__}",
+        "__module__": "rl_training.api.algorithms",
+    }
+    return type(recipe.class_name, (ManagedAlgorithm,), members)

@@ -1,0 +1,291 @@
+"""Models: an actor and its critics, each network chosen by name and settings, made by one builder."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.config import ConfigModel, setting
+from rl_training.core.errors import ConfigError
+from rl_training.models.actors import (
+    Actor,
+    DeterministicTanh,
+    SigmoidStdGaussian,
+    SquashedGaussian,
+    TanhMeanGaussian,
+    UnboundedGaussian,
+)
+from rl_training.models.critics import QEnsemble, QuantileEnsemble, StateValue
+from rl_training.models.network_settings import Initial, NetworkConfig
+from rl_training.models.networks import NETWORKS
+
+
+class ActionSample(NamedTuple):
+    """Actions in [-1, 1], `(B, A)`, and their log-probabilities, `(B,)`."""
+
+    actions: Tensor
+    logprobs: Tensor
+
+
+class PolicyModel(nn.Module):
+    """A model with an `actor`; subclasses say which, and what stands beside it."""
+
+    config_class: ClassVar[type[NetworkConfig]] = NetworkConfig
+    actor_class: ClassVar[type[Actor]] = SquashedGaussian
+    config: NetworkConfig
+    actor: Actor
+
+    def __init__(
+        self, obs_dim: int, action_dim: int, *, generator: torch.Generator | None = None, **keywords: object
+    ) -> None:
+        super().__init__()
+        for name, value in (("obs_dim", obs_dim), ("action_dim", action_dim)):
+            if value < 1:
+                raise ConfigError(f"{name} must be >= 1, got {value}")
+        self.obs_dim, self.action_dim = obs_dim, action_dim
+        self.config = self.config_class.build(keywords)
+        check_network_options(self.config)
+        self.build(generator)
+
+    def build(self, generator: torch.Generator | None) -> None:
+        """Create the networks."""
+        self.actor = self.make_actor(generator)
+
+    def make_actor(self, generator: torch.Generator | None) -> Actor:
+        return self.actor_class(self.obs_dim, self.action_dim, self.config.plan("actor"), generator=generator)
+
+    @classmethod
+    def from_config(
+        cls, config: ConfigModel, obs_dim: int, action_dim: int, generator: torch.Generator | None
+    ) -> Self:
+        """The model of a run: takes those fields of the run's config that are the model's."""
+        keywords = {name: getattr(config, name) for name in cls.config_class.model_fields}
+        return cls(obs_dim, action_dim, generator=generator, **keywords)
+
+    def sample_actions(self, obs: Tensor, *, generator: torch.Generator | None = None) -> ActionSample:
+        """Draw one action per observation; a single `(obs_dim,)` observation counts as a batch of one."""
+        obs = as_batch(obs)
+        noise = torch.randn(*obs.shape[:-1], self.action_dim, generator=generator, device=obs.device)
+        actions, logprobs = self.actor(obs, noise)
+        return ActionSample(actions.clamp(-1.0, 1.0), logprobs)
+
+
+class CriticModel(PolicyModel):
+    """A model whose `critic` is an ensemble of values."""
+
+    critic_class: ClassVar[type[QEnsemble]] = QEnsemble
+    critic: QEnsemble
+
+    def build(self, generator: torch.Generator | None) -> None:
+        super().build(generator)
+        self.critic = self.make_critic(generator)
+
+    def make_critic(
+        self, generator: torch.Generator | None, *, outputs: int = 1, cap: float | None = None
+    ) -> QEnsemble:
+        plan = self.config.plan("critic")
+        sizes = (self.obs_dim, self.action_dim, self.num_critics)
+        return self.critic_class(*sizes, plan, outputs=outputs, cap=cap, generator=generator)
+
+    @property
+    def num_critics(self) -> int:
+        return 2
+
+    def q_values(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...] | Tensor:
+        """Q_1, Q_2 …, each `(B,)`."""
+        values: Tensor = self.critic(as_batch(obs), as_batch(actions))
+        return values.unbind(-2)
+
+
+class SACNetworkConfig(NetworkConfig):
+    """Keywords of `MLPSACModel`."""
+
+    num_critics: int = setting(2, "critics in the ensemble; targets take their minimum", ge=1)
+    log_std_multiplier: float | None = setting(
+        None, "learned scale of the policy's log std and its start value (CQL: 1.0); none: the network's own"
+    )
+    log_std_offset: float = setting(-1.0, "start value of the learned shift beside log_std_multiplier")
+
+
+class MLPSACModel(CriticModel):
+    """A squashed-Gaussian actor and an ensemble of critics (SAC, CQL, Cal-QL, CRR)."""
+
+    config_class = SACNetworkConfig
+    config: SACNetworkConfig
+
+    def make_actor(self, generator: torch.Generator | None) -> Actor:
+        return SquashedGaussian(
+            self.obs_dim,
+            self.action_dim,
+            self.config.plan("actor"),
+            log_std_multiplier=self.config.log_std_multiplier,
+            log_std_offset=self.config.log_std_offset,
+            generator=generator,
+        )
+
+    @property
+    def num_critics(self) -> int:
+        return self.config.num_critics
+
+
+class TQCNetworkConfig(NetworkConfig):
+    """Keywords of `MLPTQCModel`."""
+
+    num_critics: int = setting(5, "critics in the ensemble; their atoms are pooled in the target", ge=1)
+    num_quantiles: int = setting(25, "quantiles that each critic gives", ge=1)
+
+
+class MLPTQCModel(CriticModel):
+    """A squashed-Gaussian actor and critics that give quantiles of the return."""
+
+    config_class = TQCNetworkConfig
+    config: TQCNetworkConfig
+    critic_class = QuantileEnsemble
+
+    def make_critic(
+        self, generator: torch.Generator | None, *, outputs: int = 1, cap: float | None = None
+    ) -> QEnsemble:
+        return super().make_critic(generator, outputs=self.config.num_quantiles)
+
+    @property
+    def num_critics(self) -> int:
+        return self.config.num_critics
+
+    def quantile_values(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """All critics' quantiles, `(B, num_critics, num_quantiles)`."""
+        values: Tensor = self.critic(as_batch(obs), as_batch(actions))
+        return values.movedim(-3, -2)
+
+    def q_values(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
+        """Each critic's mean over its quantiles, `(B,)` each."""
+        return self.quantile_values(obs, actions).mean(-1).unbind(-1)
+
+
+class REDQNetworkConfig(NetworkConfig):
+    """Keywords of `MLPREDQModel`."""
+
+    num_critics: int = setting(10, "critics in the ensemble (N)", ge=1)
+    init: Initial = setting("xavier", "first weights; the authors' are Xavier with zero biases")
+
+
+class MLPREDQModel(CriticModel):
+    """A squashed-Gaussian actor and a large ensemble of critics."""
+
+    config_class = REDQNetworkConfig
+    config: REDQNetworkConfig
+
+    @property
+    def num_critics(self) -> int:
+        return self.config.num_critics
+
+    def q_values(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """All critics' values, `(B, num_critics)`."""
+        values: Tensor = self.critic(as_batch(obs), as_batch(actions))
+        return values.mT
+
+
+class BCNetworkConfig(NetworkConfig):
+    """Keywords of `MLPBCModel`."""
+
+    policy: Literal["deterministic", "gaussian"] = setting(
+        "deterministic",
+        "tanh actor fitted by squared error, or Gaussian around it with a free spread, fitted by likelihood",
+    )
+
+
+class MLPBCModel(PolicyModel):
+    """An actor alone, deterministic or Gaussian."""
+
+    config_class = BCNetworkConfig
+    config: BCNetworkConfig
+
+    def make_actor(self, generator: torch.Generator | None) -> Actor:
+        chosen = DeterministicTanh if self.config.policy == "deterministic" else TanhMeanGaussian
+        return chosen(self.obs_dim, self.action_dim, self.config.plan("actor"), generator=generator)
+
+
+class MLPTD3Model(CriticModel):
+    """A deterministic actor and twin critics."""
+
+    actor_class = DeterministicTanh
+
+
+class AWACNetworkConfig(NetworkConfig):
+    """Keywords of `MLPAWACModel`."""
+
+    hidden_sizes: tuple[int, ...] = setting(
+        (256, 256, 256), "widths of the hidden layers, actor and critics", ge=1
+    )
+    policy: Literal["unbounded", "tanh_mean", "squashed"] = setting(
+        "unbounded",
+        "actor: Gaussian with free mean (CORL), with tanh mean and log std in [-6, 0] (rlkit), or squashed",
+    )
+    max_q_value: float | None = setting(
+        None, "upper limit of the critics' outputs (0 where rewards are -1 and 0); none: no limit"
+    )
+
+
+AWAC_ACTORS: dict[str, type[Actor]] = {
+    "unbounded": UnboundedGaussian,
+    "tanh_mean": SigmoidStdGaussian,
+    "squashed": SquashedGaussian,
+}
+
+
+class MLPAWACModel(CriticModel):
+    """Twin critics and the actor of one of AWAC's two published forms, or SAC's."""
+
+    config_class = AWACNetworkConfig
+    config: AWACNetworkConfig
+
+    def make_actor(self, generator: torch.Generator | None) -> Actor:
+        chosen = AWAC_ACTORS[self.config.policy]
+        return chosen(self.obs_dim, self.action_dim, self.config.plan("actor"), generator=generator)
+
+    def make_critic(
+        self, generator: torch.Generator | None, *, outputs: int = 1, cap: float | None = None
+    ) -> QEnsemble:
+        return super().make_critic(generator, cap=self.config.max_q_value)
+
+
+class IQLNetworkConfig(NetworkConfig):
+    """Keywords of `MLPIQLModel`."""
+
+    actor_dropout: float = setting(
+        0.0, "share of the actor's hidden units dropped in training (adroit: 0.1)", ge=0, lt=1
+    )
+    init: Initial = setting("orthogonal", "first weights; the official code's are orthogonal, outputs too")
+
+
+class MLPIQLModel(CriticModel):
+    """A tanh-mean Gaussian actor, twin critics and a state value; `value(obs)` gives `(B,)`."""
+
+    config_class = IQLNetworkConfig
+    config: IQLNetworkConfig
+    value: StateValue
+
+    def build(self, generator: torch.Generator | None) -> None:
+        super().build(generator)
+        self.value = StateValue(self.obs_dim, self.config.plan("critic"), generator=generator)
+
+    def make_actor(self, generator: torch.Generator | None) -> Actor:
+        plan, dropout = self.config.plan("actor"), self.config.actor_dropout
+        return TanhMeanGaussian(self.obs_dim, self.action_dim, plan, dropout=dropout, generator=generator)
+
+
+def check_network_options(config: NetworkConfig) -> None:
+    """Options that no chosen network knows are mistakes; each network checks the values of its own."""
+    chosen = {config.plan(part).network for part in ("actor", "critic")}
+    known = {name for network in chosen for name in NETWORKS.get(network).options_class.model_fields}
+    unknown = sorted(config.network_options.keys() - known)
+    if unknown:
+        raise ConfigError(
+            f"network_options.{unknown[0]} is not a setting of network {' or '.join(sorted(chosen))}"
+            f" (known: {', '.join(sorted(known)) or 'none'})"
+        )
+
+
+def as_batch(values: Tensor) -> Tensor:
+    return values.unsqueeze(0) if values.dim() == 1 else values
