@@ -4,6 +4,7 @@ Nothing here may import torch or pydantic: each command imports what it needs wh
 mistyped commands answer at once.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -127,5 +128,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry_point() -> None:
-    """What the installed `rl-training` calls."""
+    """What the installed `rl-training` calls.
+
+    Modules in the working directory can be imported, as with `python -m`, for environment ids and wrappers that
+    the user writes; they come last, so that none of them stands in for a library.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     sys.exit(main())

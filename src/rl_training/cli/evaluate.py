@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.cli.options import CheckpointOption, DeviceOption
+from rl_training.cli.options import CheckpointOption, DeviceOption, EnvOption, WrapperOption
 
 
 def evaluate(
@@ -14,6 +14,8 @@ def evaluate(
         int | None,
         typer.Option("--episodes", "-n", min=1, help="Episodes to run; default: as in the config."),
     ] = None,
+    env_id: EnvOption = None,
+    wrapper: WrapperOption = None,
     device: DeviceOption = None,
     video: Annotated[
         Path | None,
@@ -22,12 +24,18 @@ def evaluate(
 ) -> None:
     """Run a saved policy in its environment and print the returns as JSON."""
     from rl_training.cli.output import print_json
-
-    if video is not None:
-        from rl_training.experiment.video import film_checkpoint
-
-        print_json(film_checkpoint(checkpoint, video, num_episodes=episodes, device=device or "auto"))
-        return
+    from rl_training.experiment.video import film_checkpoint
     from rl_training.experiment.workflows import evaluate_checkpoint
+    from rl_training.runtime.wrappers import load_wrappers
 
-    print_json(evaluate_checkpoint(checkpoint, num_episodes=episodes, device=device or "auto"))
+    wrappers = None if wrapper is None else load_wrappers(wrapper)
+    where = device or "auto"
+    if video is None:
+        metrics = evaluate_checkpoint(
+            checkpoint, num_episodes=episodes, device=where, env=env_id, wrappers=wrappers
+        )
+    else:
+        metrics = film_checkpoint(
+            checkpoint, video, num_episodes=episodes, device=where, env=env_id, wrappers=wrappers
+        )
+    print_json(metrics)

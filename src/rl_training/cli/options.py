@@ -14,6 +14,19 @@ CheckpointOption = Annotated[
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Where to compute: auto, cpu, cuda, cuda:N or mps.")
 ]
+EnvOption = Annotated[
+    str | None,
+    typer.Option(
+        "--env-id",
+        help="Environment, in place of the saved one; say it yourself where its id names a module to import.",
+    ),
+]
+WrapperOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--wrapper", metavar="MODULE:FUNCTION", help="Put around the environment; may be given several times."
+    ),
+]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of every random stream of the run.")]
 SeedsOption = Annotated[
     str | None,

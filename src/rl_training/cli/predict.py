@@ -35,13 +35,10 @@ def predict(
         return
     from rl_training.cli.observations import read_observations
     from rl_training.cli.output import print_json
-    from rl_training.experiment.workflows import predict_checkpoint
-    from rl_training.policies.loading import is_policy_file, load_policy
+    from rl_training.policies.predict_files import open_policy
 
     values = read_observations(obs, obs_file)
-    exported = is_policy_file(checkpoint)
-    actions = load_policy(checkpoint).predict(values) if exported else predict_checkpoint(checkpoint, values)
-    print_json(actions.tolist())
+    print_json(open_policy(checkpoint).predict(values).tolist())
 
 
 def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.cli.options import CheckpointOption, OutputDirOption, QuietOption
+from rl_training.cli.options import CheckpointOption, EnvOption, OutputDirOption, QuietOption, WrapperOption
 
 
 def resume(
@@ -16,11 +16,21 @@ def resume(
         ),
     ] = None,
     output_dir: OutputDirOption = None,
+    env_id: EnvOption = None,
+    wrapper: WrapperOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Continue a run exactly where its checkpoint was saved."""
     from rl_training.cli.run import report
     from rl_training.experiment.workflows import resume_training
+    from rl_training.runtime.wrappers import load_wrappers
 
-    result = resume_training(checkpoint, total_timesteps=total_timesteps, output_dir=output_dir, quiet=quiet)
+    result = resume_training(
+        checkpoint,
+        total_timesteps=total_timesteps,
+        output_dir=output_dir,
+        env=env_id,
+        wrappers=None if wrapper is None else load_wrappers(wrapper),
+        quiet=quiet,
+    )
     report(result, quiet=quiet)

@@ -62,7 +62,11 @@ def open_torchscript(content: bytes) -> Callable[[FloatArray], FloatArray]:
 
 @contextmanager
 def quiet_deprecation() -> Iterator[None]:
-    """torch sends those who stay in Python to torch.export; programs in C++ still load TorchScript."""
+    """torch sends those who stay in Python to torch.export; programs in C++ still load TorchScript.
+
+    It also warns of every branch on a shape; those here are on the shapes of weights, which do not change.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
         yield
