@@ -19,8 +19,8 @@ from statistics import fmean, pstdev
 
 import h5py
 
-from rl_training.core.registry import get_algorithm_spec
 from rl_training.experiment.config import load_config
+from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
 

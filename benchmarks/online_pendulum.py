@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.core.registry import get_algorithm_spec
 from rl_training.experiment.config import load_config
 from rl_training.experiment.logging import read_metrics
+from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.report.statistics import estimate
 
 COLOURS = {"sac": "tab:blue", "tqc": "tab:orange", "redq": "tab:green"}

@@ -24,15 +24,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from rl_training.policies.extract import policy_graph
+from rl_training.policies.policy_file import light_policy_bytes
 
 from rl_training import load_policy
 from rl_training.algorithms import SAC
 from rl_training.core.spaces import Spaces
 from rl_training.models import MLPSACModel
-from rl_training.policies.extract import policy_graph
 from rl_training.policies.onnx_export import onnx_bytes
 from rl_training.policies.policy import Policy
-from rl_training.policies.policy_file import light_policy_bytes
 from rl_training.policies.policy_metadata import FORMAT_VERSION
 from rl_training.policies.torchscript_export import open_torchscript, torchscript_bytes
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import stack_learners
-from rl_training.core.registry import algorithm_names, get_algorithm_spec
-from rl_training.core.spaces import Spaces
+from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 from rl_training.runtime.memory import keep_freed_memory
 
 OBS_DIM, ACTION_DIM = 17, 6
@@ -34,9 +33,8 @@ def make_learner(
 ) -> Learner:
     """A learner as a run builds it, with two hidden layers; a stack of them for several seeds."""
     recipe = get_algorithm_spec(algo).recipe
-    config = recipe.config.build({"hidden_sizes": [width, width], **(settings or {})})
-    spaces = Spaces(OBS_DIM, (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
-    made = [recipe.build_learner(config, spaces, seed + k, torch.device("cpu")) for k in range(seeds)]
+    config = recipe.settings.build({"hidden_sizes": [width, width], **(settings or {})})
+    made = [recipe.build_learner(config, OBS_DIM, ACTION_DIM, seed=seed + k) for k in range(seeds)]
     return stack_learners(made) if seeds > 1 else made[0]
 
 

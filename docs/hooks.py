@@ -9,7 +9,7 @@ import re
 from itertools import groupby
 from typing import Any
 
-from rl_training.core.registry import get_algorithm_spec
+from rl_training.core.algorithms import ALGORITHMS
 from rl_training.experiment.config import ConfigModel, FieldRow, TrainConfig, describe_fields
 
 MARKER = re.compile(r"<!-- settings: (\w+) -->")
@@ -23,7 +23,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def settings_tables(name: str) -> str:
     """The tables of one config class, one per group of settings, as Markdown."""
-    config_class: type[ConfigModel] = TrainConfig if name == "run" else get_algorithm_spec(name).config_class
+    config_class: type[ConfigModel] = TrainConfig if name == "run" else ALGORITHMS.get(name).settings
     rows = sorted(describe_fields(config_class), key=lambda row: row.group)
     groups = groupby(rows, key=lambda row: row.group)
     return "\n\n".join(f"**{group.capitalize()}**\n\n{table(list(members))}" for group, members in groups)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.core.registry import ALGORITHMS, get_algorithm_spec
+from rl_training.algorithms.recipe import get_recipe
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.training import train as run_training
 from rl_training.runtime.run import TrainResult
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +28,12 @@ TINY_KWARGS: dict[str, dict[str, Any]] = {
 
 def tiny_config(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
     """A run of a few dozen steps; `algo_kwargs` among the changes are merged, the rest replaces."""
-    kwargs = {**TINY_NETWORK, **TINY_KWARGS[ALGORITHMS[algo].kind], "eval_interval": 0, "compile": False}
+    kwargs = {
+        **TINY_NETWORK,
+        **TINY_KWARGS["online" if get_recipe(algo).online else "offline"],
+        "eval_interval": 0,
+        "compile": False,
+    }
     values: dict[str, Any] = {
         "algo": algo,
         "env_id": "Pendulum-v1",
@@ -44,7 +50,7 @@ def tiny_config(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
 
 
 def train(config: TrainConfig, **options: Any) -> TrainResult:
-    result: TrainResult = get_algorithm_spec(config.algo).train_fn(config, quiet=True, **options)
+    result: TrainResult = run_training(config, quiet=True, **options)
     return result
 
 

@@ -17,11 +17,11 @@ from rl_training.algorithms import AWAC, AWACAlgorithm, awac_loss
 from rl_training.algorithms.advantage_weights import exp_weights, softmax_weights, weighted_regression
 from rl_training.algorithms.learner import unpack_noise
 from rl_training.models import MLPAWACModel, MLPSACModel
-from rl_training.models.gaussian_policies import SigmoidStdGaussian, UnboundedGaussian
+from rl_training.models.actors import SigmoidStdGaussian, UnboundedGaussian
 
 RLKIT: dict[str, Any] = {"weighting": "softmax", "temperature": 2.0, "update_order": "together"}
 RLKIT |= {"actor_weight_decay": 1e-4, "baseline": "mean_action", "max_advantage": 0.5}
-RLKIT_MODEL: dict[str, Any] = {"policy": "tanh_mean", "small_output_init": True, "max_q_value": 0.0}
+RLKIT_MODEL: dict[str, Any] = {"policy": "tanh_mean", "init": "small_output", "max_q_value": 0.0}
 
 
 def build(seed: int = 0, **keywords: Any) -> AWAC:

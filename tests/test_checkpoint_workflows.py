@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 import rl_training
+from rl_training.core.algorithms import algorithm_names
 from rl_training.core.checkpoints import load_checkpoint, read_header, save_checkpoint
 from rl_training.core.errors import CheckpointError, ConfigError, UserError
-from rl_training.core.registry import ALGORITHMS, algorithm_names, get_algorithm_spec
 from rl_training.experiment.config import load_config
 from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.workflows import (
     evaluate_checkpoint,
-    load_policy_from_checkpoint,
     predict_checkpoint,
     resume_training,
 )
+from rl_training.policies.saved import load_saved_policy
 from support import assert_same_tree, tiny_config, train
 
 OBS = np.array([[1.0, 0.0, 0.0], [-1.0, 0.0, 3.0], [0.0, 1.0, -8.0], [50.0, -50.0, 1000.0]], dtype=np.float32)
@@ -38,7 +39,7 @@ def test_same_config_gives_the_same_run(algo: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algo", algorithm_names())
 def test_learn_save_load_predict_and_evaluate_agree(algo: str, tmp_path: Path) -> None:
-    managed = getattr(rl_training, ALGORITHMS[algo].class_name)
+    managed = getattr(rl_training, get_algorithm_spec(algo).class_name)
     agent = managed(tiny_config(algo, tmp_path))
     result = agent.learn(quiet=True)
     actions = agent.predict(OBS)
@@ -84,7 +85,7 @@ def test_predict_is_fast_and_builds_no_environment(sac_run: Path, monkeypatch: p
         raise AssertionError("predict must not build an environment")
 
     monkeypatch.setattr(gym, "make", refuse)
-    policy = load_policy_from_checkpoint(sac_run)
+    policy = load_saved_policy(sac_run)
     times = []
     for _ in range(50):
         start = time.process_time()
@@ -94,7 +95,7 @@ def test_predict_is_fast_and_builds_no_environment(sac_run: Path, monkeypatch: p
 
 
 def test_a_sampled_policy_differs_from_its_mode(sac_run: Path) -> None:
-    policy = load_policy_from_checkpoint(sac_run)
+    policy = load_saved_policy(sac_run)
     drawn = np.stack([policy.predict(OBS[0], deterministic=False) for _ in range(20)])
     assert drawn.std() > 0.01 and np.abs(drawn).max() <= 2.0
 

@@ -370,7 +370,10 @@ BOX = spaces.Box(-1.0, 1.0, (2,))
         ({"action": spaces.Box(-np.inf, np.inf, (1,))}, r"unbounded actions \(low \[-inf\].*finite bounds"),
         ({"action": spaces.Box(-1.0, np.inf, (1,))}, r"unbounded actions .*high \[inf\]"),
         ({"action": spaces.Box(1.0, 1.0, (1,))}, r"low >= high"),
-        ({"observation": spaces.Dict({"a": BOX})}, r"observation space Dict.*flat vectors.*no dictionaries"),
+        (
+            {"observation": spaces.Dict({"a": spaces.Discrete(3)})},
+            r"Dict.*flat vectors.*dictionary of such",
+        ),
         ({"observation": spaces.Box(0, 255, (8, 8, 3), np.uint8)}, r"\(8, 8, 3\).*no images"),
         ({"observation": spaces.Discrete(5)}, r"observation space Discrete\(5\).*flat vectors"),
     ],

@@ -1,17 +1,16 @@
 """The config: strict types, every mistake at once, the same values through YAML, overrides and Python."""
 
 import math
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, Self
 
 import pytest
 from pydantic import ValidationError, model_validator
 
 from rl_training.config.run_fields import ControlFields, EarlyStoppingConfig, OnlineFields
+from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.core.registry import ALGORITHMS, entry, get_algorithm_spec
 from rl_training.experiment.config import (
     ConfigModel,
     TrainConfig,
@@ -54,11 +53,9 @@ class ToyRunConfig(ToyConfig, OnlineFields):
 @pytest.fixture(autouse=True)
 def toy_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two algorithms that need no torch: `toy` collects its own data, `toy_offline` does not."""
-    for name, kind in (("toy", "online"), ("toy_offline", "offline")):
-        trainer = ModuleType(f"rl_training.runtime.{name}_trainer")
-        trainer.RECIPE = SimpleNamespace(config=ToyRunConfig, learner=None)  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, trainer.__name__, trainer)
-        monkeypatch.setitem(ALGORITHMS, name, entry("Toy", name, kind=kind))  # type: ignore[arg-type]
+    for name, online in (("toy", True), ("toy_offline", False)):
+        recipe: Any = SimpleNamespace(name=name, settings=ToyRunConfig, class_name="Toy", online=online)
+        monkeypatch.setattr(ALGORITHMS, "_parts", {**ALGORITHMS._parts, name: recipe})
 
 
 def mistakes(values: dict[Any, Any], model: type[ConfigModel] = ToyConfig, where: str = "") -> list[str]:
@@ -294,7 +291,7 @@ def test_round_trip_yaml_config_yaml(tmp_path: Path) -> None:
 
 def test_resolved_yaml_names_every_setting_and_means_the_same(tmp_path: Path) -> None:
     config = toy(algo_kwargs={"gamma": 0.5})
-    again = load_config(write(tmp_path, config_to_yaml(config, resolved=True)))
+    again = load_config(write(tmp_path, config_to_yaml(config, settings=config.run_config())))
     assert again.algo_kwargs.keys() == ToyRunConfig.model_fields.keys()
     assert again.run_config() == config.run_config()
 
@@ -390,7 +387,7 @@ def test_a_packaged_config_is_valid(name: str) -> None:
 @pytest.mark.parametrize("name", ["sac/pendulum"])
 def test_the_first_configs_a_reader_sees_write_only_what_differs(name: str) -> None:
     config = load_config(name)
-    run_fields = get_algorithm_spec(config.algo).config_class.model_fields
+    run_fields = ALGORITHMS.get(config.algo).settings.model_fields
     same = [key for key, value in config.algo_kwargs.items() if value == run_fields[key].default]
     same += [
         key

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from rl_training.models.critics import QEnsemble
+from rl_training.models.network_settings import NetworkPlan
 
 
 def ensemble(hidden_sizes: tuple[int, ...], *, layer_norm: bool = False) -> QEnsemble:
-    return QEnsemble(
-        5, 2, hidden_sizes, 3, layer_norm=layer_norm, generator=torch.Generator().manual_seed(1)
-    ).double()
+    plan = NetworkPlan(hidden_sizes=hidden_sizes, layer_norm=layer_norm, part="critic")
+    return QEnsemble(5, 2, 3, plan, generator=torch.Generator().manual_seed(1)).double()
 
 
 @pytest.mark.parametrize(("hidden_sizes", "layer_norm"), [((8, 6), False), ((7,), True), ((), False)])

@@ -15,9 +15,9 @@ import toy_bandit as toy
 from learner_checks import close, numbers
 from rl_training.algorithms import CRR, CRRAlgorithm, crr_loss, losses
 from rl_training.algorithms.advantage_weights import weighted_regression
-from rl_training.algorithms.crr import resample
 from rl_training.algorithms.learner import unpack_noise
 from rl_training.models import MLPIQLModel, MLPSACModel
+from rl_training.models.critic_weighted import resample
 from rl_training.models.distributions import squashed_log_prob
 
 

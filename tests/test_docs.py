@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli import main
-from rl_training.core.registry import ALGORITHMS
+from rl_training.core.algorithms import algorithm_facts, builtin_algorithms
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -49,7 +49,7 @@ def short_run(config: str) -> list[str]:
     """Overrides that make a run of a config last about a second."""
     overrides = ["total_timesteps=120", "eval_episodes=1"]
     overrides += ["algo_kwargs.batch_size=32", "algo_kwargs.hidden_sizes=[16, 16]"]
-    algorithm = ALGORITHMS.get(config.partition("/")[0])
+    algorithm = algorithm_facts(config.partition("/")[0])
     if algorithm is not None:
         own = "learning_starts=100" if algorithm.kind == "online" else "dataset_size=400"
         overrides.append(f"algo_kwargs.{own}")
@@ -111,4 +111,4 @@ def test_readme_claims_exactly_the_algorithms_that_exist() -> None:
     rows = re.findall(r"^\|[^|]*\| `(\w+)` \| `(\w+)` \|.*\| (available|planned) \|$", readme, re.MULTILINE)
     assert len(rows) == 10
     available = {name: class_name for name, class_name, status in rows if status == "available"}
-    assert available == {name: entry.class_name for name, entry in ALGORITHMS.items()}
+    assert available == {name: entry.class_name for name, entry in builtin_algorithms().items()}

@@ -16,20 +16,23 @@ import torch
 import rl_training
 from rl_training import algorithms
 from rl_training.cli import main
+from rl_training.core.algorithms import ALGORITHMS, builtin_algorithms
+from rl_training.core.checkpoints import load_run_state
 from rl_training.core.errors import UserError
-from rl_training.core.registry import ALGORITHMS
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import ObservationNormalizer
 from rl_training.experiment import exporting
 from rl_training.experiment.exporting import SUFFIXES, check_same_actions, export_checkpoint
-from rl_training.experiment.seed_scores import mean_interval, student_interval
-from rl_training.experiment.workflows import evaluate_checkpoint, load_policy_from_checkpoint
+from rl_training.experiment.workflows import evaluate_checkpoint
 from rl_training.models import MLPSACModel
 from rl_training.policies import onnx_export
-from rl_training.policies.extract import acting_actor, policy_graph
 from rl_training.policies.loading import load_policy
 from rl_training.policies.policy import Policy
+from rl_training.policies.policy_metadata import describe_policy
+from rl_training.policies.saved import load_saved_policy
+from rl_training.policies.scores import mean_interval, student_interval
 from rl_training.policies.torchscript_export import METADATA_FILE, open_torchscript, quiet_deprecation
+from rl_training.policies.tracing import trace_policy
 from rl_training.runtime.run import TrainResult, evaluate_run_policy
 from support import tiny_config, train
 
@@ -45,14 +48,18 @@ RANGE = np.array([1.0, 1.0, 8.0], dtype=np.float32)
 
 # One run per algorithm, and one per actor that an algorithm has beside its usual one.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{algo: (algo, {}) for algo in ALGORITHMS},
+    **{algo: (algo, {}) for algo in ALGORITHMS.names()},
     "bc-gaussian": ("bc", {"policy": "gaussian"}),
     "awac-tanh_mean": ("awac", {"policy": "tanh_mean"}),
     "awac-squashed": ("awac", {"policy": "squashed"}),
     "cql-affine": ("cql", {"log_std_multiplier": 1.0}),
     "crr-online_actor": ("crr", {"act_with_target": False}),
+    "sac-residual": ("sac", {"network": "residual", "layer_norm": True, "hidden_sizes": [64, 64]}),
+    "iql-residual": ("iql", {"network": "residual", "layer_norm": True, "activation": "gelu"}),
+    "td3_bc-after": ("td3_bc", {"layer_norm": "after", "activation": "elu"}),
+    "bc-silu": ("bc", {"activation": "silu", "policy": "gaussian"}),
 }
-DETERMINISTIC = ("bc", "td3_bc")
+DETERMINISTIC = ("bc", "td3_bc", "td3_bc-after")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +72,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TrainResul
     def run(variant: str) -> TrainResult:
         if variant not in done:
             algo, kwargs = VARIANTS[variant]
-            if ALGORITHMS[algo].kind == "offline":
+            if not builtin_algorithms()[algo].online:
                 kwargs = {"normalize_observations": True, "dataset_size": 1000, **kwargs}
             kwargs = {"hidden_sizes": [256, 256], **kwargs}
             done[variant] = train(tiny_config(algo, folder / variant, algo_kwargs=kwargs, eval_episodes=2))
@@ -94,7 +101,7 @@ def test_every_format_acts_as_the_live_policy(
     variant: str, runs: Callable[[str], TrainResult], tmp_path: Path
 ) -> None:
     checkpoint = checkpoint_of(runs(variant))
-    live = load_policy_from_checkpoint(checkpoint, "cpu")
+    live = load_saved_policy(checkpoint, "cpu")
     obs = scaled_observations()
     wanted = live.predict(obs)
     assert wanted.dtype == np.float32 and len(obs) == 10_000
@@ -116,12 +123,18 @@ def test_other_bounds_and_normalisation(format: str) -> None:
     rng = np.random.default_rng(3)
     mean, std = (torch.from_numpy(rng.uniform(0.0, 5.0, size=17).astype(np.float32)) for _ in range(2))
     learner = algorithms.SAC(model=MLPSACModel(17, 3, generator=torch.Generator().manual_seed(0)))
-    live = Policy(learner, spaces, ObservationNormalizer(mean, std))
-    graph = policy_graph(live)
+    learner.policy.set_units(spaces, [ObservationNormalizer(mean, std)])
+    live = learner.policy.snapshot()
+    program = trace_policy(live)
     encode, decode = exporting.codec(format)
-    metadata = {"format_version": 1, "graph": graph.description()}
+    state: Any = {
+        **dict.fromkeys(("algo", "algo_class", "dataset", "versions", "results", "reference")),
+        "config": {"env_id": None, "env_kwargs": {}, "seed": 0},
+        "counters": {"global_step": 0, "gradient_steps": 0},
+    }
+    metadata = describe_policy(state, live, program, None)
     obs = (rng.normal(size=(500, 17)) * rng.choice(SCALES, size=(500, 1))).astype(np.float32)
-    actions = decode(encode(graph, metadata), metadata)(obs)
+    actions = decode(encode(live, program, metadata), metadata)(obs)
     low, high = np.array(spaces.action_low), np.array(spaces.action_high)
     # One step of a float32 near 100 is 1.5e-4 of the half width 0.05: there no equality can be closer.
     steps = np.spacing(np.abs(actions).astype(np.float32)).astype(np.float64)
@@ -133,16 +146,17 @@ def test_other_bounds_and_normalisation(format: str) -> None:
 def test_distribution_outputs(variant: str, runs: Callable[[str], TrainResult], tmp_path: Path) -> None:
     checkpoint = checkpoint_of(runs(variant))
     if variant in DETERMINISTIC:
-        with pytest.raises(UserError, match="is deterministic, it has no log_std"):
+        with pytest.raises(UserError, match="has no single mean and log_std"):
             export_checkpoint(checkpoint, tmp_path / "p.onnx", distribution=True)
         assert list(tmp_path.iterdir()) == []
         return
-    live = load_policy_from_checkpoint(checkpoint, "cpu")
+    live = load_saved_policy(checkpoint, "cpu")
     obs = scaled_observations()[::10]
     close: dict[str, Any] = {"rtol": 1e-6, "atol": CLOSE}  # means that no tanh bounds are large far away
     with torch.no_grad():
-        actor: Any = acting_actor(live.learner)
-        want_mean, want_log_std = (value.numpy() for value in actor.distribution(live.prepare(obs)))
+        actor: Any = live.actor
+        prepared = live.prepared(torch.from_numpy(obs))
+        want_mean, want_log_std = (value.numpy() for value in actor.distribution(prepared))
     for suffix in (".onnx", ".safetensors"):
         policy = load_policy(export_checkpoint(checkpoint, tmp_path / f"p{suffix}", distribution=True))
         mean, log_std = policy.distribution(obs)
@@ -158,11 +172,15 @@ def test_distribution_outputs(variant: str, runs: Callable[[str], TrainResult], 
     np.testing.assert_allclose(action, live.predict(obs), **close)
 
 
-def test_crr_exports_the_actor_it_acts_with(runs: Callable[[str], TrainResult]) -> None:
-    usual = load_policy_from_checkpoint(checkpoint_of(runs("crr")), "cpu").learner
-    other = load_policy_from_checkpoint(checkpoint_of(runs("crr-online_actor")), "cpu").learner
-    assert acting_actor(usual) in usual.targets.values()
-    assert acting_actor(other) is other.model.actor
+@pytest.mark.parametrize(("variant", "part"), [("crr", "target.actor"), ("crr-online_actor", "model.actor")])
+def test_crr_saves_the_actor_it_acts_with(
+    variant: str, part: str, runs: Callable[[str], TrainResult]
+) -> None:
+    state = load_run_state(checkpoint_of(runs(variant)))
+    saved, learned = state["policy"]["tensors"], state["learner"]["tensors"]
+    other = "model.actor" if part == "target.actor" else "target.actor"
+    assert all(torch.equal(saved[name], learned[f"{part}.{name}"]) for name in saved)
+    assert not all(torch.equal(saved[name], learned[f"{other}.{name}"]) for name in saved)
 
 
 class Acting:
@@ -175,7 +193,7 @@ class Acting:
         return self.function(np.asarray(obs, dtype=np.float32))
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", ALGORITHMS.names())
 def test_a_rollout_returns_what_the_evaluation_says(
     algo: str, runs: Callable[[str], TrainResult], tmp_path: Path
 ) -> None:
@@ -184,7 +202,7 @@ def test_a_rollout_returns_what_the_evaluation_says(
     evaluated = evaluate_checkpoint(checkpoint, num_episodes=2, device="cpu")["eval_return_mean"]
     for suffix in SUFFIXES.values():
         policy: Any = Acting(act_of(export_checkpoint(checkpoint, tmp_path / f"p{suffix}")))
-        rollout = evaluate_run_policy(policy, config, config.run_config(), 2).return_mean
+        rollout = evaluate_run_policy(policy, "Pendulum-v1", config, config.run_config(), 2).return_mean
         assert rollout == pytest.approx(evaluated, rel=1e-5), suffix
 
 
@@ -192,14 +210,15 @@ def test_metadata_is_the_same_in_every_format(runs: Callable[[str], TrainResult]
     result = runs("iql")
     files = {s: export_checkpoint(result.run_dir, tmp_path / f"p{s}") for s in SUFFIXES.values()}
     metadata = load_policy(files[".safetensors"]).metadata
+    del metadata["program"]  # the other formats are programs themselves
     assert metadata == load_policy(files[".onnx"]).metadata
     extra = {METADATA_FILE: ""}
     with quiet_deprecation():
         torch.jit.load(str(files[".pt"]), _extra_files=extra)
     assert metadata == json.loads(extra[METADATA_FILE])
     assert (metadata["algo"], metadata["env_id"]) == ("iql", "Pendulum-v1")
-    assert metadata["graph"]["spaces"] == {"obs_dim": 3, "action_low": [-2.0], "action_high": [2.0]}
-    assert metadata["graph"]["normalized"] is True
+    assert metadata["spaces"] == {"obs_dim": 3, "action_low": [-2.0], "action_high": [2.0]}
+    assert metadata["observation_steps"] == ["normalize"]
     assert metadata["training"]["run"] == result.run_dir.name
     assert metadata["training"]["seed"] == 7 and metadata["training"]["global_step"] == 40
     assert metadata["scores"]["eval_return_mean"] == result.metrics["eval_return_mean"]
@@ -210,12 +229,26 @@ def test_the_onnx_file_is_small_and_plain(runs: Callable[[str], TrainResult], tm
     import onnx
 
     file = export_checkpoint(checkpoint_of(runs("cql")), tmp_path / "p.onnx")
-    weights = (3 * 256 + 256) + (256 * 256 + 256) + (256 + 1)
-    assert file.stat().st_size < 4 * weights + 10_000  # four bytes each, and the metadata
+    weights = (3 * 256 + 256) + (256 * 256 + 256) + 2 * (256 + 1)
+    assert file.stat().st_size < 4 * weights + 12_000  # four bytes each, and the metadata
     model = onnx.load(str(file))
     assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", onnx_export.OPSET)]
     operators = {node.op_type for node in model.graph.node}
-    assert operators == {"Cast", "Sub", "Div", "Gemm", "Relu", "Tanh", "Mul", "Add", "Max", "Min"}
+    assert operators == {
+        "Cast",
+        "Sub",
+        "Div",
+        "Gemm",
+        "Relu",
+        "MatMul",
+        "Slice",
+        "Tanh",
+        "Mul",
+        "Add",
+        "Max",
+        "Min",
+        "Identity",
+    }
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
@@ -319,23 +352,26 @@ def test_a_disk_that_cannot_be_written_keeps_the_old_file(
     assert out.read_text() == "old" and list(tmp_path.iterdir()) == [out]
 
 
-def test_a_policy_without_a_known_head_is_refused(
-    runs: Callable[[str], TrainResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = load_policy_from_checkpoint(checkpoint_of(runs("sac")), "cpu")
-    act = policy.learner.act
-    monkeypatch.setattr(policy.learner, "act", lambda obs, noise=None: -act(obs, noise))
-    with pytest.raises(UserError, match="SAC has no deterministic head that can be exported"):
-        policy_graph(policy)
+def test_a_network_that_cannot_be_exported_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = algorithms.SAC(model=MLPSACModel(3, 1, hidden_sizes=(4,)))
+    net = learner.model.actor.net
+    monkeypatch.setattr(net, "activation", torch.special.bessel_j0)
+    with pytest.raises(
+        UserError, match="'squashed' on network 'mlp' cannot be exported: it uses torch's special"
+    ):
+        trace_policy(learner.policy)
+    monkeypatch.setattr(net, "activation", lambda x: x + float(len(x)))
+    with pytest.raises(UserError, match="its steps depend on the number of observations"):
+        trace_policy(learner.policy)
 
 
 def test_a_file_that_acts_otherwise_is_not_written(
     runs: Callable[[str], TrainResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy: Policy = load_policy_from_checkpoint(checkpoint_of(runs("sac")), "cpu")
+    policy: Policy = load_saved_policy(checkpoint_of(runs("sac")), "cpu")
     with pytest.raises(UserError, match=r"was not written: its actions differ .* by 1\.0e-03 of their range"):
         check_same_actions(policy, lambda obs: policy.predict(obs) + 0.002, Path("p.onnx"))
-    wrong = (lambda graph, metadata: b"", lambda content, metadata: lambda obs: obs[:, :1] * 100.0)
+    wrong = (lambda policy, program, metadata: b"", lambda content, metadata: lambda obs: obs[:, :1] * 100.0)
     monkeypatch.setattr(exporting, "codec", lambda format: wrong)
     with pytest.raises(UserError, match="was not written"):
         export_checkpoint(runs("sac").run_dir, tmp_path / "p.onnx")
@@ -344,6 +380,6 @@ def test_a_file_that_acts_otherwise_is_not_written(
 
 def test_critic_weighted_draws_have_no_plain_distribution(tmp_path: Path) -> None:
     result = train(tiny_config("crr", tmp_path / "runs", algo_kwargs={"critic_weighted": True}))
-    with pytest.raises(UserError, match="draws actions with its critic"):
+    with pytest.raises(UserError, match=r"critic_weighted.*has no single mean and log_std"):
         export_checkpoint(result.run_dir, tmp_path / "p.onnx", distribution=True)
     assert export_checkpoint(result.run_dir, tmp_path / "p.onnx").is_file()

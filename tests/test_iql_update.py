@@ -16,8 +16,9 @@ from rl_training.algorithms import IQL, IQLAlgorithm, iql_loss, losses
 from rl_training.algorithms.advantage_weights import exp_weights, expectile_loss, weighted_regression
 from rl_training.core.transforms import return_range_scale
 from rl_training.models import MLPIQLModel
-from rl_training.models.gaussian_policies import TanhMeanGaussian
+from rl_training.models.actors import TanhMeanGaussian
 from rl_training.models.layers import MLP, dropout_scale
+from rl_training.models.network_settings import NetworkPlan
 
 
 def build(seed: int = 0, dropout: float = 0.0, **keywords: Any) -> IQL:
@@ -46,7 +47,7 @@ LOGPROBS = numbers(-0.238164, -0.307241, -0.331833, -0.543355)
 
 def exact_policy() -> TanhMeanGaussian:
     """A policy whose raw mean is the observation itself."""
-    policy = TanhMeanGaussian(1, 1, ()).double()
+    policy = TanhMeanGaussian(1, 1, NetworkPlan(hidden_sizes=())).double()
     with torch.no_grad():
         policy.net.output.weight.fill_(1.0)
         policy.net.output.bias.zero_()
@@ -179,7 +180,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
 
 
 def test_dropout_scales_each_hidden_layer_after_its_activation() -> None:
-    net, x = MLP(3, (4, 5), 2), torch.randn(6, 3)
+    net, x = MLP(3, 2, NetworkPlan(hidden_sizes=(4, 5))), torch.randn(6, 3)
     keep = dropout_scale(torch.rand(6, 9) * 2.0 - 1.0, 0.5)
     first = torch.relu(net.hidden[0](x)) * keep[:, :4]
     second = torch.relu(net.hidden[1](first)) * keep[:, 4:]

@@ -17,11 +17,10 @@ import rl_training
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import Spaces
 from rl_training.experiment.exporting import export_checkpoint
-from rl_training.policies.graph import Layer, PolicyGraph, Spread
-from rl_training.policies.light_policy import LightPolicy
+from rl_training.policies.light_policy import LightPolicy, light_policy_bytes, open_light
 from rl_training.policies.loading import load_policy
-from rl_training.policies.policy_file import light_policy_bytes
 from rl_training.policies.policy_metadata import METADATA_KEY
+from rl_training.policies.program import OPERATIONS, Node, Program
 from support import ROOT, tiny_config, train
 
 
@@ -79,51 +78,99 @@ def test_needs_neither_torch_nor_gymnasium(folder: Path, suffix: str, blocked: l
     assert done.stdout == f"{expected} (3, 1)\n"
 
 
-def tiny_graph(head: str = "unbounded", spread: bool = False) -> PolicyGraph:
+SPACES = Spaces(2, (0.0, -1.0), (10.0, 3.0))
+
+
+def tiny_program(head: str = "clip") -> Program:
     """Two features, one hidden unit, two actions in [0, 10] and [-1, 3]: small enough for the head."""
-    weights = Layer(np.array([[1.0, -2.0]], np.float32), np.array([0.5, 0.0], np.float32))
-    return PolicyGraph(
-        spaces=Spaces(2, (0.0, -1.0), (10.0, 3.0)),
-        head=head,
-        hidden=(Layer(np.array([[1.0], [1.0]], np.float32), np.array([0.0], np.float32)),),
-        output=weights,
-        obs_mean=np.array([1.0, 0.0], np.float32),
-        obs_scale=np.array([2.0, 1.0], np.float32),
-        spread=Spread(weights, -1.0, 1.0) if spread else None,
-    )
+    numbers = {
+        "mean": [1.0, 0.0],
+        "scale": [2.0, 1.0],
+        "w1": [[1.0], [1.0]],
+        "b1": [0.0],
+        "w2": [[1.0, -2.0]],
+        "b2": [0.5, 0.0],
+        "low": -1.0,
+        "high": 1.0,
+        "half": [5.0, 2.0],
+        "middle": [5.0, 1.0],
+    }
+    squash = [Node("tanh", ("m",), "unit")]
+    clip = [Node("maximum", ("m", "low"), "raised"), Node("minimum", ("raised", "high"), "unit")]
+    nodes = [
+        Node("to_double", ("obs",), "x"),
+        Node("subtract", ("x", "mean"), "centred"),
+        Node("divide", ("centred", "scale"), "normal"),
+        Node("linear", ("normal", "w1", "b1"), "sum"),
+        Node("relu", ("sum",), "hidden"),
+        Node("linear", ("hidden", "w2", "b2"), "m"),
+        *(squash if head == "tanh" else clip),
+        Node("multiply", ("unit", "half"), "scaled"),
+        Node("add", ("scaled", "middle"), "moved"),
+        Node("to_float", ("moved",), "action"),
+        Node("to_float", ("m",), "m32"),
+    ]
+    constants = {name: np.array(values, dtype=np.float32) for name, values in numbers.items()}
+    return Program(tuple(nodes), constants, {"action": "action", "mean": "m32", "log_std": "m32"})
 
 
-def light(graph: PolicyGraph) -> LightPolicy:
-    return LightPolicy(graph, {"graph": graph.description()})
+def described(made: Program, **changes: Any) -> dict[str, Any]:
+    return {
+        "format_version": 2,
+        "spaces": SPACES.to_dict(),
+        "outputs": list(made.outputs),
+        "program": made.description(),
+        **changes,
+    }
 
 
 def test_numbers_by_hand() -> None:
-    policy = light(tiny_graph())
+    policy = LightPolicy(tiny_program(), described(tiny_program()))
     # x = (2 - 1) / 2 + 0 = 0.5 -> relu 0.5 -> m = (1.0, -1.0) -> 1 * 5 + 5 = 10, -1 * 2 + 1 = -1
     np.testing.assert_array_equal(policy.predict([2.0, 0.0]), [10.0, -1.0])
     # x = -0.5 -> 0 -> m = (0.5, 0) -> 7.5, 1
     np.testing.assert_array_equal(policy.predict([[0.0, 0.0]]), [[7.5, 1.0]])
-    squashed = light(tiny_graph("squashed")).predict([2.0, 0.0])
+    squashed = LightPolicy(tiny_program("tanh"), described(tiny_program())).predict([2.0, 0.0])
     np.testing.assert_allclose(squashed, [5 + 5 * np.tanh(1.0), 1 - 2 * np.tanh(1.0)], rtol=1e-6)
-
-
-def test_distribution_by_hand() -> None:
-    mean, log_std = light(tiny_graph("unbounded", spread=True)).distribution([6.0, 0.0])
-    np.testing.assert_array_equal(mean, [3.0, -5.0])  # x = 2.5
-    np.testing.assert_array_equal(log_std, [1.0, -1.0])  # clipped
-    mean, _ = light(tiny_graph("tanh_mean", spread=True)).distribution([[6.0, 0.0]])
-    np.testing.assert_allclose(mean, np.tanh([[3.0, -5.0]]), rtol=1e-6)
+    np.testing.assert_array_equal(policy.distribution([6.0, 0.0])[0], [3.0, -5.0])  # x = 2.5
+    plain = LightPolicy(tiny_program(), described(tiny_program(), outputs=["action"]))
     with pytest.raises(UserError, match="holds no distribution: export it with --distribution"):
-        light(tiny_graph()).distribution([6.0, 0.0])
+        plain.distribution([6.0, 0.0])
 
 
-def test_a_file_gives_back_the_graph(tmp_path: Path) -> None:
-    graph = tiny_graph("squashed", spread=True)
+@pytest.mark.parametrize(
+    ("operation", "given", "wanted"),
+    [
+        ("relu", [-1.0, 2.0], [0.0, 2.0]),
+        ("tanh", [0.5], [0.46211715726]),
+        ("sigmoid", [0.0, -1000.0, 2.0], [0.5, 0.0, 0.88079707798]),
+        ("silu", [2.0, -1.0], [1.76159415596, -0.26894142137]),
+        ("gelu", [1.0, -2.0, 30.0], [0.84134474607, -0.04550026390, 30.0]),
+        ("elu", [-1.0, 3.0], [-0.63212055883, 3.0]),
+        ("mean", [[1.0, 3.0]], [[2.0]]),
+        ("sum", [[1.0, 3.0]], [[4.0]]),
+        ("transpose", [[1.0, 3.0]], [[1.0], [3.0]]),
+    ],
+)
+def test_operations_by_hand(operation: str, given: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(OPERATIONS[operation](np.array(given)), wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_layer_norm_by_hand() -> None:
+    # mean 2, variance 2/3: (1 - 2) / sqrt(2/3 + 1/3) = -1
+    normed = OPERATIONS["layer_norm"](np.array([[1.0, 2.0, 3.0]]), epsilon=1 / 3)
+    np.testing.assert_allclose(normed, [[-1.0, 0.0, 1.0]])
+
+
+def test_a_file_gives_back_the_program(tmp_path: Path) -> None:
+    program = tiny_program("tanh")
     path = tmp_path / "p.safetensors"
-    path.write_bytes(light_policy_bytes(graph, {"format_version": 1, "graph": graph.description()}))
+    path.write_bytes(light_policy_bytes(program, described(program)))
     policy = load_policy(path)
     obs = np.random.default_rng(0).normal(size=(50, 2))
-    np.testing.assert_array_equal(policy.predict(obs), light(graph).predict(obs))
+    np.testing.assert_array_equal(
+        policy.predict(obs), open_light(path.read_bytes(), described(program)).predict(obs)
+    )
     assert policy.has_distribution
 
 
@@ -173,20 +220,27 @@ def test_files_that_are_not_policies(folder: Path, tmp_path: Path) -> None:
 
 
 def test_inconsistent_or_newer_files(tmp_path: Path) -> None:
-    graph = tiny_graph()
-    described = graph.description()
+    program = tiny_program()
+    plan = program.description()
     path = tmp_path / "p.safetensors"
     for changes, complaint in (
-        ({"format_version": 2}, "newer version of rl_training (file format 2"),
+        ({"format_version": 3}, "newer version of rl_training (file format 3"),
         ({"format_version": None}, "its metadata makes no sense"),
-        ({"graph": described | {"head": "magic"}}, "head must be one of"),
-        ({"graph": described | {"hidden_layers": 3}}, "its parts do not fit together"),
-        ({"graph": described | {"spaces": Spaces(5, (0.0,), (1.0,)).to_dict()}}, ""),
+        ({"format_version": 1}, "its metadata is incomplete"),
+        ({"program": plan | {"nodes": [["magic", ["obs"], "action", {}]]}}, "cannot do 'magic'"),
+        ({"program": plan | {"nodes": [["relu", ["later"], "action", {}]]}}, "'later' before it exists"),
+        ({"program": plan | {"outputs": {"mean": "m32"}}}, "must give an action"),
+        ({"program": plan | {"outputs": {"action": "m32", "mean": "hidden"}}}, "mean must have 2 numbers"),
+        ({"program": plan | {"nodes": "none"}}, "its parts do not fit together"),
+        ({"spaces": Spaces(5, (0.0,), (1.0,)).to_dict()}, "its parts do not fit together"),
     ):
-        path.write_bytes(light_policy_bytes(graph, {"format_version": 1, "graph": described, **changes}))
+        path.write_bytes(light_policy_bytes(program, described(program, **changes)))
         with pytest.raises(UserError) as caught:
             load_policy(path)
         assert complaint in str(caught.value)
+    broken = Program(program.nodes, {**program.constants, "b2": np.array([np.nan, 0.0])}, program.outputs)
+    path.write_bytes(light_policy_bytes(broken, described(broken)))
+    assert "b2 holds NaN or infinity" in refused(path)
 
 
 def test_foreign_and_too_new_onnx(folder: Path, tmp_path: Path) -> None:
@@ -198,11 +252,11 @@ def test_foreign_and_too_new_onnx(folder: Path, tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     assert "needs a newer ONNX opset or file version than onnxruntime" in refused(path)
     model.opset_import[0].version = 13
-    described = json.loads(model.metadata_props[0].value)
-    described["graph"]["spaces"]["obs_dim"] = 4
+    metadata = json.loads(model.metadata_props[0].value)
+    metadata["spaces"]["obs_dim"] = 4
     for wrong, complaint in (
-        (described, "graph does not fit its metadata"),
-        ({"format_version": 1}, "incomplete"),
+        (metadata, "graph does not fit its metadata"),
+        ({"format_version": 2}, "incomplete"),
     ):
         model.metadata_props[0].value = json.dumps(wrong)
         path.write_bytes(model.SerializeToString())

@@ -14,7 +14,7 @@ from rl_training.data import TransitionDataset
 from rl_training.data.convert import Place, write_place
 from rl_training.data.disk_cache import CACHE_VARIABLE
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.workflows import load_policy_from_checkpoint
+from rl_training.policies.saved import load_saved_policy
 from rl_training.runtime.offline_data import build_offline_dataset, infer_env_spaces
 from support import tiny_config, train
 from toy_logs import (
@@ -298,7 +298,7 @@ def test_the_summary_is_plain_data(tmp_path: Path) -> None:
 
 def test_the_checkpoint_recipe_rolls_out_a_saved_policy(tmp_path: Path) -> None:
     result = train(tiny_config("bc", tmp_path, total_timesteps=5), run_suffix="source")
-    policy = load_policy_from_checkpoint(result.run_dir, device="cpu")
+    policy = load_saved_policy(result.run_dir, device="cpu")
     settings: dict[str, Any] = {"dataset_kind": "checkpoint", "dataset_checkpoint": str(result.run_dir)}
     settings |= {"dataset_size": 60, "env_id": "Pendulum-v1"}
     data = build_offline_dataset(config(**settings)).dataset

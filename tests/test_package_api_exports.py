@@ -5,10 +5,11 @@ import pytest
 import rl_training
 import rl_training.algorithms
 import rl_training.api
-from rl_training.core.registry import ALGORITHMS, get_algorithm_spec
+from rl_training.core.algorithms import ALGORITHMS, builtin_algorithms
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import get_algorithm_spec
 
-CLASS_NAMES = [entry.class_name for entry in ALGORITHMS.values()]
+CLASS_NAMES = [facts.class_name for facts in builtin_algorithms().values()]
 
 
 @pytest.mark.parametrize("name", CLASS_NAMES)
@@ -20,7 +21,7 @@ def test_managed_class_is_exported_at_both_places(name: str) -> None:
         assert callable(getattr(managed, method))
 
 
-@pytest.mark.parametrize("algo", list(ALGORITHMS))
+@pytest.mark.parametrize("algo", ALGORITHMS.names())
 def test_learner_is_exported_under_both_names(algo: str) -> None:
     spec = get_algorithm_spec(algo)
     learner = getattr(rl_training.algorithms, spec.class_name)

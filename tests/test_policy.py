@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import torch
 from rl_training.algorithms import CRR, SAC
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import stack_learners, unstack_member
+from rl_training.core.errors import UserError
 from rl_training.core.spaces import Spaces
 from rl_training.core.streams import torch_generator
-from rl_training.core.transforms import ObservationNormalizer
+from rl_training.core.transforms import ObservationNormalizer, Transform
 from rl_training.models import MLPAWACModel, MLPSACModel
 from rl_training.policies.policy import Policy
 
@@ -31,6 +33,11 @@ def critic_weighted_crr() -> CRR:
         3, 2, hidden_sizes=(32,), policy="squashed", generator=torch.Generator().manual_seed(0)
     )
     return CRR(model=model, critic_weighted=True, beta=0.01, target_update_interval=1)
+
+
+def policy_of(learner: Learner, steps: Sequence[Transform] = ()) -> Policy:
+    learner.policy.set_units(SPACES, steps)
+    return learner.policy.snapshot()
 
 
 def train(learner: Learner, updates: int) -> None:
@@ -58,7 +65,7 @@ def test_acts_in_double_precision() -> None:
     for weight, bias in weights[:-1]:
         x = np.maximum(x @ weight + bias, 0.0)
     wanted = np.tanh((x @ weights[-1][0] + weights[-1][1])[:, :2])
-    policy = Policy(learner, SPACES, normalizer)
+    policy = policy_of(learner, [normalizer])
     actions = policy.predict(obs)
     assert actions.dtype == np.float32
     np.testing.assert_allclose(actions, wanted, rtol=0, atol=1e-7)
@@ -69,14 +76,14 @@ def test_acts_in_double_precision() -> None:
 def test_is_a_copy_of_one_moment(make: Any) -> None:
     learner = make()
     train(learner, 2)
-    policy = Policy(learner, SPACES, None)
+    policy = policy_of(learner)
     before = policy.predict(OBS)
     twin = make()
     train(twin, 2)
     train(learner, 20)
     train(twin, 20)
     np.testing.assert_array_equal(policy.predict(OBS), before)
-    after = Policy(learner, SPACES, None).predict(OBS)
+    after = policy_of(learner).predict(OBS)
     assert np.abs(after - before).max() > 1e-3
     for name, tensor in learner.tensors().items():  # training noticed nothing of the policies
         assert tensor.dtype == torch.float32 and torch.equal(tensor, twin.tensors()[name])
@@ -86,10 +93,11 @@ def test_is_a_copy_of_one_moment(make: Any) -> None:
 def test_draws_are_those_of_the_learner(make: Any) -> None:
     learner = make()
     train(learner, 5)
-    policy = Policy(learner, SPACES, None)
-    noise = torch.randn((50, learner.act_noise_size), generator=torch_generator(0, "act"))
+    policy = policy_of(learner)
+    actor = learner.acting()
+    noise = torch.randn((50, actor.noise_size), generator=torch_generator(0, "act"))
     with torch.no_grad():
-        wanted = learner.act(torch.from_numpy(OBS), noise)
+        wanted = actor.draw(torch.from_numpy(OBS), noise)
     drawn = policy.act(OBS, deterministic=False)
     np.testing.assert_allclose(drawn, wanted, rtol=0, atol=1e-5)
     assert np.abs(drawn - policy.act(OBS)).max() > 0.1
@@ -100,14 +108,30 @@ def test_a_seed_out_of_a_stack_acts_as_it_would_alone() -> None:
     singles = [sac(seed) for seed in (0, 1)]
     stack = stack_learners(singles)
     for index, single in enumerate(singles):
-        actions = Policy(unstack_member(stack, index), SPACES, None).predict(OBS)
-        np.testing.assert_array_equal(actions, Policy(single, SPACES, None).predict(OBS))
+        actions = stack.policy.snapshot(index).predict(OBS)
+        np.testing.assert_array_equal(actions, policy_of(unstack_member(stack, index)).predict(OBS))
+        np.testing.assert_array_equal(actions, policy_of(single).predict(OBS))
 
 
 def test_a_device_without_float64_acts_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = sac()
-    wanted = Policy(learner, SPACES, None).predict(OBS)
-    monkeypatch.setattr(learner, "device", torch.device("mps"))
-    policy = Policy(learner, SPACES, None)
-    assert policy.learner.device.type == "cpu"
-    np.testing.assert_array_equal(policy.predict(OBS), wanted)
+    policy = sac().policy
+    wanted = policy.snapshot().predict(OBS)
+    monkeypatch.setattr(
+        Policy, "device", property(lambda self: torch.device("mps" if self is policy else "cpu"))
+    )
+    exact = policy.snapshot()
+    assert next(exact.actor.parameters()).device.type == "cpu" and exact.dtype == torch.float64
+    np.testing.assert_array_equal(exact.predict(OBS), wanted)
+
+
+def test_its_steps_go_where_it_goes() -> None:
+    normalizer = ObservationNormalizer(torch.zeros(3), torch.ones(3))
+    policy = policy_of(sac(), [normalizer]).float()
+    assert policy.dtype == torch.float32
+    (step,) = policy.observation_steps
+    assert isinstance(step, ObservationNormalizer) and step.mean.dtype == torch.float32
+
+
+def test_it_refuses_spaces_of_another_size() -> None:
+    with pytest.raises(UserError, match="takes 3 observations and gives 2 actions, the spaces have 3 and 1"):
+        sac().policy.set_units(Spaces(3, (-1.0,), (1.0,)))

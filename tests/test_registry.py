@@ -2,15 +2,11 @@
 
 import pytest
 
+from rl_training.algorithms.recipe import get_recipe
 from rl_training.cli import main
+from rl_training.core.algorithms import ALGORITHMS, algorithm_facts, builtin_algorithms
 from rl_training.core.errors import ConfigError
-from rl_training.core.registry import (
-    ALGORITHMS,
-    algorithm_names,
-    entry,
-    get_algorithm_spec,
-    load_object,
-)
+from rl_training.core.registry import Registry, load_object
 from rl_training.experiment.config import (
     ConfigModel,
     describe_fields,
@@ -18,11 +14,17 @@ from rl_training.experiment.config import (
     load_config,
     parse_config,
 )
+from rl_training.experiment.registry import get_algorithm_spec
 
 
-def test_names_are_in_the_order_of_the_registry() -> None:
-    assert algorithm_names() == tuple(ALGORITHMS)
-    assert algorithm_names()[0] == "sac"
+def test_what_the_files_say_is_what_the_recipes_are() -> None:
+    """The list is read from the sources without importing them; it must say what the recipes say."""
+    assert len(builtin_algorithms()) >= 10
+    for name, facts in builtin_algorithms().items():
+        recipe = get_recipe(name)
+        assert (facts.name, facts.class_name, facts.online) == (recipe.name, recipe.class_name, recipe.online)
+        assert facts.module == recipe.learner.__module__
+    assert algorithm_facts("nobody") is None
 
 
 @pytest.mark.parametrize("name", ["scc", "SAC", "s-a-c"])
@@ -32,34 +34,26 @@ def test_an_unknown_name_is_a_config_mistake_with_a_suggestion(name: str) -> Non
     assert str(caught.value).endswith(f"got {name!r} (did you mean 'sac'?)")
 
 
-def test_an_entry_is_where_the_layout_says() -> None:
-    line = entry("TD3BC", "td3_bc", kind="offline")
-    assert line.recipe == "rl_training.runtime.td3_bc_trainer:RECIPE"
-    assert line.train == "rl_training.runtime.td3_bc_trainer:train_td3_bc"
-
-
 def test_load_object_follows_an_import_string() -> None:
-    assert load_object("rl_training.core.registry:get_algorithm_spec") is get_algorithm_spec
+    assert load_object("rl_training.core.registry:Registry") is Registry
 
 
-@pytest.mark.parametrize("algo", list(ALGORITHMS))
+@pytest.mark.parametrize("algo", ALGORITHMS.names())
 def test_a_spec_finds_all_parts(algo: str) -> None:
     spec = get_algorithm_spec(algo)
-    assert (spec.name, spec.class_name, spec.kind) == (
-        algo,
-        ALGORITHMS[algo].class_name,
-        ALGORITHMS[algo].kind,
-    )
+    facts = builtin_algorithms()[algo]
+    kind = "online" if facts.online else "offline"
+    assert (spec.name, spec.class_name, spec.kind) == (algo, facts.class_name, kind)
     assert spec.train_fn.__name__ == f"train_{algo}"
     assert spec.evaluate_fn.__name__ == "evaluate_checkpoint"
     assert spec.predict_fn.__name__ == "predict_checkpoint"
-    assert spec.learner.__name__ == spec.class_name
+    assert spec.recipe.learner.__name__ == spec.class_name
     assert spec.recipe.name == algo
 
 
-@pytest.mark.parametrize("algo", list(ALGORITHMS))
+@pytest.mark.parametrize("algo", ALGORITHMS.names())
 def test_settings_are_complete_and_explained(algo: str) -> None:
-    config_class = get_algorithm_spec(algo).config_class
+    config_class = get_recipe(algo).settings
     assert issubclass(config_class, ConfigModel)
     rows = describe_fields(config_class)
     assert [row.name for row in rows if not row.meaning or "value" in row.type] == []
@@ -67,7 +61,7 @@ def test_settings_are_complete_and_explained(algo: str) -> None:
     assert {"learning_rate", "batch_size", "eval_interval", "early_stopping"} <= {row.name for row in rows}
 
 
-@pytest.mark.parametrize("algo", list(ALGORITHMS))
+@pytest.mark.parametrize("algo", ALGORITHMS.names())
 def test_a_misspelled_setting_is_refused(algo: str) -> None:
     with pytest.raises(ConfigError, match=r"algo_kwargs\.learnig_rate .* \(did you mean 'learning_rate'\?\)"):
         parse_config(
@@ -75,17 +69,15 @@ def test_a_misspelled_setting_is_refused(algo: str) -> None:
         )
 
 
-@pytest.mark.parametrize("algo", list(ALGORITHMS))
+@pytest.mark.parametrize("algo", ALGORITHMS.names())
 def test_there_is_a_starter_config(algo: str) -> None:
     assert f"{algo}/pendulum" in {config.name for config in list_packaged_configs()}
     assert load_config(f"{algo}/pendulum").algo == algo
 
 
-@pytest.mark.parametrize("algo", list(ALGORITHMS))
+@pytest.mark.parametrize("algo", ALGORITHMS.names())
 def test_describe_knows_every_field(algo: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", algo]) == 0
     words = capsys.readouterr().out.split()
-    missing = [
-        row.name for row in describe_fields(get_algorithm_spec(algo).config_class) if row.name not in words
-    ]
+    missing = [row.name for row in describe_fields(get_recipe(algo).settings) if row.name not in words]
     assert missing == []

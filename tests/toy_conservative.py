@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.cql import CQL
-from rl_training.models.mlp_sac import MLPSACModel
+from rl_training.models.models import MLPSACModel
 
 
 def doubles(values: object) -> Tensor:

@@ -10,7 +10,7 @@ from protocol import ACTION_DIM, OBS_DIM, SEEDS, Meter, Spec
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import stack_learners
-from rl_training.core.registry import get_algorithm_spec
+from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.memory import keep_freed_memory
 
 MODEL_KEYWORDS: dict[str, dict[str, Any]] = {

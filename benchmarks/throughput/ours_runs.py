@@ -9,9 +9,9 @@ import torch
 from ours import LEARNER_KEYWORDS, MODEL_KEYWORDS, updates
 from protocol import ACTION_DIM, OBS_DIM, Meter, Spec
 
-from rl_training.core.registry import get_algorithm_spec
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.callbacks.base import Callback
 
 ENDLESS = 10**9

@@ -130,8 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def entry_point() -> None:
     """What the installed `rl-training` calls.
 
-    Modules in the working directory can be imported, as with `python -m`, for environment ids and wrappers that
-    the user writes; they come last, so that none of them stands in for a library.
+    Modules in the working directory can be imported, as with `python -m`, for environment ids and wrappers
+    that the user writes; they come last, so that none of them stands in for a library.
     """
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rl_training.config.run_fields import ControlFields
 from rl_training.core.errors import ConfigError
 from rl_training.core.registry import Registry
+
+if TYPE_CHECKING:  # the list itself needs no pydantic
+    from rl_training.config.run_fields import ControlFields
 
 PACKAGE = "rl_training.algorithms"
 

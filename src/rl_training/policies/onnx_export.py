@@ -66,12 +66,6 @@ class GraphWriter:
         return self.constant(f"{node.output}.constant.{len(self.constants)}", np.array(value))
 
 
-def _linear(writer: GraphWriter, node: Node) -> None:
-    x, weight, bias = node.inputs
-    product = writer.add("MatMul", [x, weight], f"{node.output}.product")
-    writer.add("Add", [product, bias], node.output)
-
-
 def _columns(writer: GraphWriter, node: Node) -> None:
     limits = [
         writer.constant(f"{node.output}.{name}", np.array([value], dtype=np.int64))
@@ -127,6 +121,7 @@ ONE_OPERATOR = {
     "multiply": "Mul",
     "divide": "Div",
     "matmul": "MatMul",
+    "linear": "Gemm",
     "maximum": "Max",
     "minimum": "Min",
     "relu": "Relu",
@@ -143,7 +138,6 @@ ONE_OPERATOR = {
 SEVERAL_OPERATORS: dict[str, Callable[[GraphWriter, Node], object]] = {
     "to_double": lambda writer, node: writer.cast(node.inputs[0], "DOUBLE", node.output),
     "to_float": lambda writer, node: writer.cast(node.inputs[0], "FLOAT", node.output),
-    "linear": _linear,
     "transpose": lambda writer, node: writer.add("Transpose", node.inputs, node.output, perm=[1, 0]),
     "columns": _columns,
     "join": lambda writer, node: writer.add("Concat", node.inputs, node.output, axis=-1),

@@ -68,5 +68,5 @@ def quiet_deprecation() -> Iterator[None]:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        warnings.filterwarnings("ignore", category=Warning, message="Converting a tensor to a Python")
         yield

@@ -49,7 +49,7 @@ def trace_policy(policy: Policy, *, distribution: bool = False) -> Program:
     """The program of what `policy.predict` computes; with its mean and log std where asked for."""
     exact = policy.snapshot()
     first, second = (Tracer(exact, distribution).program(rows) for rows in ROWS)
-    if first.description() != second.description() or shapes(first) != shapes(second):
+    if first.description() != second.description() or not same_numbers(first, second):
         raise UserError(f"{_who(exact)} cannot be exported: its steps depend on the number of observations")
     return first
 
@@ -275,8 +275,10 @@ def named_numbers(policy: Policy) -> Sequence[tuple[str, Tensor]]:
     return [*policy.actor.state_dict(keep_vars=True).items(), *units, *steps]
 
 
-def shapes(program: Program) -> dict[str, tuple[int, ...]]:
-    return {name: values.shape for name, values in program.constants.items()}
+def same_numbers(first: Program, second: Program) -> bool:
+    return first.constants.keys() == second.constants.keys() and all(
+        np.array_equal(values, second.constants[name]) for name, values in first.constants.items()
+    )
 
 
 def flat(values: Sequence[Any]) -> list[Any]:
