@@ -108,10 +108,6 @@ class ObservationNormalizer:
         result: npt.NDArray[np.float32] = self.apply(torch.from_numpy(np.asarray(values, np.float32))).numpy()
         return result
 
-    def apply_(self, values: Tensor) -> None:
-        """Normalise stored rows in place."""
-        values.sub_(self.mean).div_(self.std + self.epsilon)
-
     def to(self, device: torch.device | str) -> ObservationNormalizer:
         return ObservationNormalizer(self.mean.to(device), self.std.to(device), self.epsilon)
 

@@ -49,7 +49,7 @@ def best_episodes(
     kept = dataset.with_columns({"truncations": timeouts.float()}).select_rows(torch.from_numpy(rows))
     return TransitionDataset.from_store(
         kept.store,
-        tails=None if dataset.tails is None else dataset.tails.within(rows),
+        last_rewards=None if dataset.last_rewards is None else dataset.last_rewards.within(rows),
         returns_gamma=dataset.returns_gamma,
         info=dataset.info,
     )

@@ -14,12 +14,19 @@ from rl_training.core.errors import DataError
 from rl_training.core.transforms import BatchTransform, RewardTransform, clip_bounds
 from rl_training.data.columns import ColumnStore
 from rl_training.data.data_info import DataInfo
-from rl_training.data.episodes import BoolArray, Tails, episode_ends, episode_returns
+from rl_training.data.episodes import BoolArray, LastRewards, episode_ends, episode_returns
 from rl_training.data.returns import Float64Array, returns_to_go
 
 STANDARD_FIELDS = ("obs", "actions", "rewards", "next_obs", "dones")
-OPTIONAL_FIELDS = ("truncations", "next_actions", "returns_to_go", "discounts")
-_ONE_NUMBER_PER_ROW = frozenset({"rewards", "dones", "truncations", "returns_to_go", "discounts"})
+OPTIONAL_FIELDS = (
+    "truncations",
+    "next_actions",
+    "returns_to_go",
+    "discounts",
+    "durations",
+    "behavior_logprobs",
+)
+_ONE_NUMBER_PER_ROW = frozenset({"rewards", "dones", *OPTIONAL_FIELDS} - {"next_actions"})
 
 
 class TransitionDataset:
@@ -51,7 +58,7 @@ class TransitionDataset:
             self.store = self.store.updated({"truncations": columns["truncations"] * (columns["dones"] == 0)})
         self.info = info or DataInfo()
         self.ordered = True
-        self.tails: Tails | None = None
+        self.last_rewards: LastRewards | None = None
         self.returns_gamma: float | None = None
 
     @classmethod
@@ -73,7 +80,7 @@ class TransitionDataset:
         cls,
         store: ColumnStore,
         *,
-        tails: Tails | None = None,
+        last_rewards: LastRewards | None = None,
         returns_gamma: float | None = None,
         ordered: bool = True,
         info: DataInfo | None = None,
@@ -81,7 +88,7 @@ class TransitionDataset:
         """Wrap stored columns without copying."""
         dataset = cls.__new__(cls)
         dataset.store, dataset.info, dataset.ordered = store, info or DataInfo(), ordered
-        dataset.tails, dataset.returns_gamma = tails, returns_gamma
+        dataset.last_rewards, dataset.returns_gamma = last_rewards, returns_gamma
         return dataset
 
     def __len__(self) -> int:
@@ -177,7 +184,7 @@ class TransitionDataset:
 
     def episode_returns(self) -> Float64Array:
         """Undiscounted return of every episode."""
-        return episode_returns(as_array(self.rewards), self.episode_ends("episode returns"), self.tails)
+        return episode_returns(as_array(self.rewards), self.episode_ends("episode returns"), self.last_rewards)
 
     def with_discounted_returns_to_go(
         self, gamma: float, *, failure_reward: float | None = None
@@ -188,7 +195,7 @@ class TransitionDataset:
             as_array(self.rewards),
             ends,
             gamma,
-            tails=self.tails,
+            last_rewards=self.last_rewards,
             failure_reward=failure_reward,
             dtype=np.float32,
         )
@@ -209,10 +216,10 @@ class TransitionDataset:
         elsewhere need `returns_to_go_gamma`, unless the rewards are only scaled.
         """
         transform = RewardTransform(scale, shift, clip_bounds(clip))
-        tails = self.tails
-        if tails is not None:
-            tails = Tails(tails.rows, transform.apply_to_array(tails.rewards))
-        changed = self.with_columns({"rewards": transform.apply(self.rewards)})._changed(tails=tails)
+        last_rewards = self.last_rewards
+        if last_rewards is not None:
+            last_rewards = LastRewards(last_rewards.rows, transform.apply_to_array(last_rewards.rewards))
+        changed = self.with_columns({"rewards": transform.apply(self.rewards)})._changed(last_rewards=last_rewards)
         gamma = self.returns_gamma if returns_to_go_gamma is None else returns_to_go_gamma
         if gamma is not None:
             return changed.with_discounted_returns_to_go(gamma)
@@ -229,7 +236,7 @@ class TransitionDataset:
     def select_rows(self, rows: Tensor) -> TransitionDataset:
         """A view of some rows, in that order; the fields of a row stay together."""
         store = self.store.select(rows.to(self.device))
-        return self._changed(store=store, ordered=False, tails=None, returns_gamma=None)
+        return self._changed(store=store, ordered=False, last_rewards=None, returns_gamma=None)
 
     def compacted(self) -> TransitionDataset:
         """The same rows without indirection; frees stored rows that nothing refers to."""

@@ -41,7 +41,6 @@ class PreparedDataset:
     dataset: TransitionDataset
     spaces: Spaces
     normalizer: ObservationNormalizer | None
-    reward_transform: RewardTransform
     reference: ReferenceReturns | None
     summary: dict[str, Any]
 
@@ -83,7 +82,7 @@ def process_offline_dataset(
         dataset = _converted(dataset, ("actions", "next_actions"), scaling, settings, owned)
     summary |= {"rows": len(dataset), "fields": list(dataset.fields)}
     summary["reference"] = None if reference is None else reference.to_dict()
-    return PreparedDataset(dataset, spaces, normalizer, transform, reference, summary)
+    return PreparedDataset(dataset, spaces, normalizer, reference, summary)
 
 
 def observation_statistics(dataset: TransitionDataset) -> ObservationNormalizer:
@@ -123,7 +122,7 @@ class _PartSteps:
     def _with_rewards(self, part: TransitionDataset) -> TransitionDataset:
         plain = part.with_fields(name for name in part.fields if name != RETURNS)
         plain = TransitionDataset.from_store(
-            plain.store, tails=part.tails, ordered=part.ordered, info=part.info
+            plain.store, last_rewards=part.last_rewards, ordered=part.ordered, info=part.info
         )
         if self.transform.is_identity:
             return plain
@@ -181,7 +180,7 @@ def _converted(
     store = dataset.store.converted(present, transform, in_place=owned, rows_at_once=CHUNK_ROWS)
     return TransitionDataset.from_store(
         store,
-        tails=dataset.tails,
+        last_rewards=dataset.last_rewards,
         returns_gamma=dataset.returns_gamma,
         ordered=dataset.ordered,
         info=replace(dataset.info, content_key=None),

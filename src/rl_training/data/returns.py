@@ -13,7 +13,7 @@ from rl_training.data.episodes import (
     Array,
     BoolArray,
     IntArray,
-    Tails,
+    LastRewards,
     episode_ends,
     episode_lengths,
     episode_starts,
@@ -75,7 +75,7 @@ def returns_to_go(
     ends: BoolArray,
     gamma: float,
     *,
-    tails: Tails | None = None,
+    last_rewards: LastRewards | None = None,
     failure_reward: float | None = None,
     dtype: npt.DTypeLike = np.float64,
 ) -> Array:
@@ -87,28 +87,28 @@ def returns_to_go(
     for start in reversed(range(0, len(rewards), _SEGMENT_ROWS)):
         part = slice(start, start + _SEGMENT_ROWS)
         earned = rewards[part].astype(np.float64)
-        if tails is not None:
-            here = slice(*np.searchsorted(tails.rows, (start, start + _SEGMENT_ROWS)))
-            earned[tails.rows[here] - start] += gamma * tails.rewards[here]
+        if last_rewards is not None:
+            here = slice(*np.searchsorted(last_rewards.rows, (start, start + _SEGMENT_ROWS)))
+            earned[last_rewards.rows[here] - start] += gamma * last_rewards.rewards[here]
         values = _reverse_scan(earned, np.where(ends[part], 0.0, gamma), carry)
         returns[part], carry = values, float(values[0])
     if failure_reward is not None:
         if gamma == 1.0:
             raise ValueError("failure_reward needs gamma < 1: failing for ever has no finite return at 1")
-        failures = rows_of_failures(rewards, ends, failure_reward, tails=tails)
+        failures = rows_of_failures(rewards, ends, failure_reward, last_rewards=last_rewards)
         returns[failures] = failure_reward / (1.0 - gamma)
     return returns
 
 
 def rows_of_failures(
-    rewards: Array, ends: BoolArray, failure_reward: float, *, tails: Tails | None = None
+    rewards: Array, ends: BoolArray, failure_reward: float, *, last_rewards: LastRewards | None = None
 ) -> BoolArray:
     """Rows of the episodes whose rewards all equal `failure_reward`."""
     if not len(rewards):
         return np.zeros(0, dtype=bool)
     failed = rewards == np.asarray(failure_reward, dtype=rewards.dtype)
-    if tails is not None:
-        failed[tails.rows] &= tails.rewards == np.asarray(failure_reward, dtype=tails.rewards.dtype)
+    if last_rewards is not None:
+        failed[last_rewards.rows] &= last_rewards.rewards == np.asarray(failure_reward, dtype=last_rewards.rewards.dtype)
     return np.repeat(np.logical_and.reduceat(failed, episode_starts(ends)), episode_lengths(ends))
 
 

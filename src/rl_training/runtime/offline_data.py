@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from rl_training.config.data_fields import DatasetSource, OfflineDataFields
+from rl_training.config.data_kinds import COLLECTED_KINDS, MIX
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.registry import get_algorithm_spec
 from rl_training.core.spaces import Spaces
 from rl_training.core.train_config import TrainConfig
-from rl_training.data.dataset_loaders import load_transition_dataset
+from rl_training.data.dataset_loaders import load_source
 from rl_training.data.offline_dataset import TransitionDataset, as_array
 from rl_training.data.processing import PreparedDataset, process_offline_dataset
 from rl_training.data.reference_scores import reference_returns
@@ -90,17 +91,15 @@ def data_settings(config: TrainConfig) -> OfflineDataFields:
 
 
 def _sources(settings: OfflineDataFields) -> list[tuple[str, DatasetSource]]:
-    if settings.dataset_kind == "mix":
+    if settings.dataset_kind == MIX:
         return [(part.dataset_kind, part) for part in settings.dataset_parts]
     return [(settings.dataset_kind, settings)]
 
 
 def _load(kind: str, source: DatasetSource, config: TrainConfig, in_memory: bool) -> TransitionDataset:
     """Carry out the recipe of one part; collected data is in memory either way."""
-    if kind not in ("random", "checkpoint"):
-        return load_transition_dataset(
-            kind, dataset_path=source.dataset_path, dataset_id=source.dataset_id, in_memory=in_memory
-        )
+    if kind not in COLLECTED_KINDS:
+        return load_source(kind, source, in_memory=in_memory)
     if config.env_id is None:
         raise ConfigError(f"env_id is required: dataset_kind '{kind}' collects its data in an environment")
     policy = None if kind == "random" else load_policy(source.dataset_checkpoint)

@@ -1,0 +1,122 @@
+"""Open lists: parts that are chosen by name, whoever wrote them.
+
+A part is built in, registered from Python, or offered by an installed package through an entry point. Built-in
+parts and entry points are imported when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar, cast
+
+from rl_training.config.wording import did_you_mean
+from rl_training.core.errors import ConfigError, UserError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Parts of one kind by name; `kind` is the word for it in messages, `group` its entry-point group."""
+
+    def __init__(
+        self, kind: str, group: str, builtin: Mapping[str, str] | Callable[[], Mapping[str, str]]
+    ) -> None:
+        """`builtin` maps a name to `module:object`, or is a function that finds out."""
+        self.kind, self.group = kind, group
+        self._builtin = builtin
+        self._parts: dict[str, T] = {}
+        self._packages: dict[str, str] = {}
+
+    def register(self, name: str, part: T) -> None:
+        """Add a part; the same one may be added again, another one of that name may not."""
+        known = self._parts.get(name)
+        if name in self.builtin() or (known is not None and known is not part):
+            owner = self.package_of(name) or "rl_training"
+            raise ConfigError(
+                f"{self.kind} {name!r} exists already (in {owner}); register yours under another name"
+            )
+        self._parts[name] = part
+        self._packages[name] = package_of_object(part)
+
+    def get(self, name: str) -> T:
+        """The part of that name; an unknown one is a mistake of the config."""
+        if name not in self._parts:
+            self._parts[name] = self._load(name)
+        return self._parts[name]
+
+    def names(self) -> tuple[str, ...]:
+        """Built-in names first, then the others, each group in alphabetical order."""
+        builtin = self.builtin()
+        others = {*self._parts, *self._offered()} - builtin.keys()
+        return (*builtin, *sorted(others))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def package_of(self, name: str) -> str | None:
+        """The package that a part came with; none for what is built in."""
+        if name in self.builtin():
+            return None
+        offer = self._offered().get(name)
+        if offer is not None and offer.dist is not None:
+            return offer.dist.name
+        return self._packages.get(name)
+
+    def builtin(self) -> Mapping[str, str]:
+        return self._builtin() if callable(self._builtin) else self._builtin
+
+    def unknown(self, name: str, field: str | None = None) -> str:
+        """The sentence for a name that is not on the list."""
+        hint = did_you_mean(name.lower().replace("-", "_"), self.names())
+        return f"{field or self.kind} must be one of {', '.join(self.names())}, got {name!r}{hint}"
+
+    def _load(self, name: str) -> T:
+        reference = self.builtin().get(name)
+        if reference is not None:
+            return cast(T, load_object(reference))  # the list's own entries have the type of the list
+        offer = self._offered().get(name)
+        if offer is None:
+            raise ConfigError(self.unknown(name))
+        try:
+            return cast(T, offer.load())
+        except UserError:
+            raise
+        except Exception as problem:
+            text = " ".join(str(problem).split())
+            raise ConfigError(
+                f"{self.kind} {name!r} of the package {self.package_of(name)} cannot be imported: "
+                f"{type(problem).__name__}: {text}"
+            ) from problem
+
+    def _offered(self) -> dict[str, EntryPoint]:
+        """Entry points by name; two packages that offer one name, or a built-in one, are refused."""
+        offers: dict[str, EntryPoint] = {}
+        for offer in entry_points(group=self.group):
+            rival = offers.get(offer.name)
+            taken = offer.name in self.builtin() or (rival is not None and rival.value != offer.value)
+            if taken:
+                owners = sorted({"rl_training" if rival is None else owner_of(rival), owner_of(offer)})
+                raise ConfigError(
+                    f"{self.kind} {offer.name!r} is offered twice, by {' and by '.join(owners)}; "
+                    "uninstall one of them"
+                )
+            offers[offer.name] = offer
+        return offers
+
+
+def owner_of(offer: EntryPoint) -> str:
+    return offer.value if offer.dist is None else offer.dist.name
+
+
+def package_of_object(part: object) -> str:
+    """The top-level package in which a part, or the class behind it, was written."""
+    module = getattr(part, "__module__", type(part).__module__)
+    return str(module).partition(".")[0]
+
+
+def load_object(reference: str) -> object:
+    """Import `package.module:name`; references come from this package and from code, never from a file."""
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)
