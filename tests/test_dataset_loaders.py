@@ -279,7 +279,9 @@ def test_a_minari_id_that_is_not_installed_lists_what_is(tmp_path: Path) -> None
 
 
 def test_unknown_kinds_and_missing_places() -> None:
-    with pytest.raises(ConfigError, match=r"dataset_kind must be one of table, csv, .* got 'ndz' \(did you mean 'npz'"):
+    with pytest.raises(
+        ConfigError, match=r"dataset_kind must be one of table, csv, .* got 'ndz' \(did you mean 'npz'"
+    ):
         load_transition_dataset("ndz")
     with pytest.raises(DataError, match="dataset_path is required by dataset_kind 'npz'"):
         load_transition_dataset("npz")

@@ -31,7 +31,9 @@ class ColumnsConfig(ConfigModel):
     )
     episode: str | None = setting(None, "number or text that is the same in all rows of an episode")
     time: str | None = setting(None, "time of the step: a number, a date and time, or ISO text")
-    terminated: str | None = setting(None, "flag of rows where the task itself ended (0/1, true/false, yes/no)")
+    terminated: str | None = setting(
+        None, "flag of rows where the task itself ended (0/1, true/false, yes/no)"
+    )
     truncated: str | None = setting(None, "flag of rows where only the recording ended")
     behavior_logprobs: str | None = setting(None, "log-probability of the action under the logging policy")
     units: dict[str, str] = setting({}, "unit of a column, such as {T_tank: °C}; shown wherever it is named")

@@ -75,7 +75,10 @@ class DataInfo:
             stored["reference_min_return"] = self.reference.minimum
             stored["reference_max_return"] = self.reference.maximum
             stored["reference_source"] = self.reference.source
-        for key, names in (("observation_names", self.observation_names), ("action_names", self.action_names)):
+        for key, names in (
+            ("observation_names", self.observation_names),
+            ("action_names", self.action_names),
+        ):
             if names is not None:
                 stored[key] = json.dumps(names)
         if self.units:

@@ -165,11 +165,15 @@ class EpisodeLog:
         if len(incomplete):
             kept = torch.from_numpy(rows)
             maps |= {name: kept for name in stored}
-        last_rewards = LastRewards(ends_before - np.searchsorted(incomplete, ends_before), self.rewards[ends_before + 1])
+        last_rewards = LastRewards(
+            ends_before - np.searchsorted(incomplete, ends_before), self.rewards[ends_before + 1]
+        )
         store = ColumnStore(
             {name: tensors[name] for name in (*STANDARD_FIELDS, *OPTIONAL_FIELDS) if name in tensors}, maps
         )
-        return TransitionDataset.from_store(store, last_rewards=last_rewards if len(incomplete) else None, info=self.info)
+        return TransitionDataset.from_store(
+            store, last_rewards=last_rewards if len(incomplete) else None, info=self.info
+        )
 
     def _optional(self) -> dict[str, Array]:
         optional = {"next_actions": self.next_actions, "returns_to_go": self.returns_to_go}

@@ -59,7 +59,9 @@ def episode_lengths(ends: BoolArray) -> IntArray:
     return np.diff(np.flatnonzero(ends), prepend=-1)
 
 
-def episode_returns(rewards: Array, ends: BoolArray, last_rewards: LastRewards | None = None) -> npt.NDArray[np.float64]:
+def episode_returns(
+    rewards: Array, ends: BoolArray, last_rewards: LastRewards | None = None
+) -> npt.NDArray[np.float64]:
     """Undiscounted return of every episode, summed in double precision, a few episodes at a time."""
     starts = episode_starts(ends)
     returns = np.empty(len(starts))

@@ -23,7 +23,15 @@ ENDING = ".npy"
 @contextmanager
 def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
     """The archive; whatever is wrong with its bytes becomes one line."""
-    problems = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError, KeyError)
+    problems = (
+        zipfile.BadZipFile,
+        zlib.error,
+        ValueError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        KeyError,
+    )
     with reading(path, "NPZ", *problems), zipfile.ZipFile(path) as archive:
         yield archive
 
@@ -76,3 +84,14 @@ def _header(member: IO[bytes], name: str, path: Path) -> tuple[tuple[int, ...], 
             f"{path}: {name} is stored in NPY version {version}, only 1.0 and 2.0 hold plain numbers"
         )
     return shape, in_columns, stored
+
+
+def npz_names(path: Path) -> set[str]:
+    """Names of the arrays of an archive, or nothing where the path is no readable archive."""
+    if path.suffix.lower() != ".npz" or not path.is_file():
+        return set()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return set(member_names(archive))
+    except (OSError, zipfile.BadZipFile):
+        return set()

@@ -184,7 +184,9 @@ class TransitionDataset:
 
     def episode_returns(self) -> Float64Array:
         """Undiscounted return of every episode."""
-        return episode_returns(as_array(self.rewards), self.episode_ends("episode returns"), self.last_rewards)
+        return episode_returns(
+            as_array(self.rewards), self.episode_ends("episode returns"), self.last_rewards
+        )
 
     def with_discounted_returns_to_go(
         self, gamma: float, *, failure_reward: float | None = None
@@ -219,7 +221,9 @@ class TransitionDataset:
         last_rewards = self.last_rewards
         if last_rewards is not None:
             last_rewards = LastRewards(last_rewards.rows, transform.apply_to_array(last_rewards.rewards))
-        changed = self.with_columns({"rewards": transform.apply(self.rewards)})._changed(last_rewards=last_rewards)
+        changed = self.with_columns({"rewards": transform.apply(self.rewards)})._changed(
+            last_rewards=last_rewards
+        )
         gamma = self.returns_gamma if returns_to_go_gamma is None else returns_to_go_gamma
         if gamma is not None:
             return changed.with_discounted_returns_to_go(gamma)

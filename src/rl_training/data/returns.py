@@ -108,7 +108,9 @@ def rows_of_failures(
         return np.zeros(0, dtype=bool)
     failed = rewards == np.asarray(failure_reward, dtype=rewards.dtype)
     if last_rewards is not None:
-        failed[last_rewards.rows] &= last_rewards.rewards == np.asarray(failure_reward, dtype=last_rewards.rewards.dtype)
+        failed[last_rewards.rows] &= last_rewards.rewards == np.asarray(
+            failure_reward, dtype=last_rewards.rewards.dtype
+        )
     return np.repeat(np.logical_and.reduceat(failed, episode_starts(ends)), episode_lengths(ends))
 
 

@@ -17,6 +17,7 @@ from rl_training.data.reading import Target, file_of
 from rl_training.data.npz_files import ENDING, member_names, open_npz, read_member
 from rl_training.data.writing import log_columns
 
+
 def read_npz(source: DatasetSource, target: Target) -> EpisodeLog:
     """Read an archive of named arrays, one row per step."""
     path = file_of(source)
@@ -51,6 +52,4 @@ def _stored_info(archive: zipfile.ZipFile) -> dict[str, Any]:
     return known
 
 
-NPZ = Format(
-    read=read_npz, suffixes=(".npz",), recognise=has_ending(".npz"), write=write_npz, keys=npz_keys
-)
+NPZ = Format(read=read_npz, suffixes=(".npz",), recognise=has_ending(".npz"), write=write_npz, keys=npz_keys)

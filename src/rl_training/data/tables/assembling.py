@@ -128,7 +128,9 @@ def _put_numbers(
     capacity: int,
     target: Target,
 ) -> None:
-    pieces = [cells.numbers(column, column_name, label) for column, column_name in zip(columns, group, strict=True)]
+    pieces = [
+        cells.numbers(column, column_name, label) for column, column_name in zip(columns, group, strict=True)
+    ]
     widths = [piece.shape[1] if piece.ndim > 1 else 1 for piece in pieces]
     flat = name not in VECTOR_FIELDS
     if name not in filling.columns:
@@ -163,7 +165,9 @@ def _info(filling: Filling, settings: TableFields, info: DataInfo) -> DataInfo:
             names[key] = tuple(group)
         elif len(group) == 1:
             names[key] = None
-    stored = {name: group for name, group in names.items() if group is not None and getattr(info, name) is None}
+    stored = {
+        name: group for name, group in names.items() if group is not None and getattr(info, name) is None
+    }
     units = {**info.units, **settings.columns.units}
     return DataInfo(
         **{

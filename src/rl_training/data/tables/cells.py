@@ -32,7 +32,9 @@ def numbers(column: Any, name: str, where: str) -> Array:
     if pa.types.is_null(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         column = column.cast(pa.float64()) if not pa.types.is_boolean(kind) else column.cast(pa.uint8())
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
-        raise DataError(f"{where}: {name} must hold numbers, but holds values of type {kind}{_example(column)}")
+        raise DataError(
+            f"{where}: {name} must hold numbers, but holds values of type {kind}{_example(column)}"
+        )
     values: Array = column.to_numpy(zero_copy_only=False)
     return values
 

@@ -43,7 +43,9 @@ def detect_dialect(path: Path, fields: TableFields) -> Dialect:
     try:
         text = sample.decode(encoding, errors="ignore" if len(sample) == _SAMPLE_BYTES else "strict")
     except (LookupError, UnicodeDecodeError) as problem:
-        raise DataError(f"{path}: is not text in the encoding {encoding} ({problem}); set csv_encoding") from None
+        raise DataError(
+            f"{path}: is not text in the encoding {encoding} ({problem}); set csv_encoding"
+        ) from None
     lines = [line for line in text.splitlines() if line.strip()]
     if "\0" in text:
         raise DataError(f"{path}: cannot be read as CSV; it holds bytes that are no text")

@@ -40,7 +40,9 @@ def files_of(path: Path) -> list[Path]:
         return found
     if not path.is_dir():
         if not path.exists():
-            raise DataError(f"{path}: no such file; dataset_path must name an existing file, folder or pattern")
+            raise DataError(
+                f"{path}: no such file; dataset_path must name an existing file, folder or pattern"
+            )
         return [path]
     tables: dict[str, list[Path]] = {}
     for file in sorted(path.rglob("*")):
@@ -51,7 +53,9 @@ def files_of(path: Path) -> list[Path]:
         raise DataError(f"{path}: holds no table ({', '.join(KIND_OF_ENDING)}), at any depth")
     if len(tables) > 1:
         examples = " and ".join(files[0].name for files in tables.values())
-        raise DataError(f"{path}: holds tables of several kinds ({examples}); give a pattern such as {path}/*.csv")
+        raise DataError(
+            f"{path}: holds tables of several kinds ({examples}); give a pattern such as {path}/*.csv"
+        )
     (files,) = tables.values()
     return files
 

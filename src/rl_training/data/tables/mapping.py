@@ -34,7 +34,9 @@ _DIGITS = re.compile(r"(\d+)")
 def map_columns(names: Sequence[str], columns: ColumnsConfig, source: str) -> FieldColumns:
     """The columns of every field. What is not mapped is taken by its usual name, if it has one."""
     mapped = {
-        field: [column for pattern in _given(columns, role) for column in _expanded(pattern, names, role, source)]
+        field: [
+            column for pattern in _given(columns, role) for column in _expanded(pattern, names, role, source)
+        ]
         for role, field in _ROLES.items()
         if _given(columns, role)
     }
@@ -109,7 +111,9 @@ def _check_once(fields: FieldColumns, source: str) -> None:
     for field, group in fields.items():
         for column in group:
             if column in seen:
-                raise DataError(f"{source}: column {column!r} is mapped twice, to {seen[column]} and to {field}")
+                raise DataError(
+                    f"{source}: column {column!r} is mapped twice, to {seen[column]} and to {field}"
+                )
             seen[column] = field
         if field not in VECTOR_FIELDS and len(group) > 1:
             raise DataError(f"{source}: {field} must be one column, got {', '.join(group)}")

@@ -95,7 +95,9 @@ class TableFile:
         )
 
 
-def open_table(path: Path, fields: TableFields, *, kind: str | None = None, like: TableFile | None = None) -> TableFile:
+def open_table(
+    path: Path, fields: TableFields, *, kind: str | None = None, like: TableFile | None = None
+) -> TableFile:
     """Look at a file as far as its column names; `like` is the first file of the same log."""
     kind = kind or kind_of_file(path) or "csv"
     pa = import_pyarrow()

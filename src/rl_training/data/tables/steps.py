@@ -40,7 +40,9 @@ def settle_steps(steps: Steps, settings: TableFields, *, lenient: bool) -> Steps
         ends |= _gaps(steps, ends | _flag_ends(steps), settings, notes)
     elif settings.max_gap is not None or settings.discount_by_time:
         wanted = "max_gap" if settings.max_gap is not None else "discount_by_time"
-        raise DataError(f"{steps.place(0).rpartition(':')[0]}: {wanted} needs the time of steps; set columns.time")
+        raise DataError(
+            f"{steps.place(0).rpartition(':')[0]}: {wanted} needs the time of steps; set columns.time"
+        )
     ended_before = ends.copy()
     missing = _missing_rows(steps)
     if "rewards" not in steps.columns:
@@ -60,7 +62,9 @@ def settle_steps(steps: Steps, settings: TableFields, *, lenient: bool) -> Steps
         if settings.missing_values != "error":
             ends, marked = _drop(columns, ends, missing), True
             if not len(ends):
-                raise DataError(f"{steps.place(0).rpartition(':')[0]}: every row has an empty cell; none is left")
+                raise DataError(
+                    f"{steps.place(0).rpartition(':')[0]}: every row has an empty cell; none is left"
+                )
     if marked or "times" in steps.columns:
         columns["episode_ends"] = ends
     return Steps(columns, steps.fields, steps.file_starts, steps.place, tuple(notes))
@@ -209,7 +213,9 @@ def _hold(steps: Steps, columns: dict[str, Array], ends: BoolArray) -> BoolArray
             empty = np.flatnonzero(_empty(name, values))
             if len(empty):
                 column = steps.fields[name][0]
-                raise DataError(f"{steps.place(int(empty[0]))} has no value in column {column!r}, which cannot be held")
+                raise DataError(
+                    f"{steps.place(int(empty[0]))} has no value in column {column!r}, which cannot be held"
+                )
             continue
         matrix = values if values.ndim > 1 else values[:, None]
         for index in np.flatnonzero(np.isnan(matrix.sum(axis=0, dtype=np.float64))):
