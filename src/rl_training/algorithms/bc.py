@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from rl_training.models.deterministic import DeterministicTanh
 
 class BC(Learner):
     """A deterministic actor learns by squared error, any other by the likelihood of the logged actions."""
+
+    uses_rewards: ClassVar[bool] = False
 
     def setup(self) -> None:
         self.actor: nn.Module = self.model.actor

@@ -56,6 +56,8 @@ class Learner(ABC):
     config_class: ClassVar[type[LearnerConfig]] = LearnerConfig
     needs: ClassVar[frozenset[str]] = frozenset()
     """Batch fields beyond the five standard ones."""
+    uses_rewards: ClassVar[bool] = True
+    """False for a learner that can train on logs without rewards."""
 
     def __init__(self, model: PolicyModel, *, seed: int = 0, **keywords: Any) -> None:
         self.model = model

@@ -19,7 +19,7 @@ DEFAULT_ROWS = 10_000
 
 
 class ColumnsConfig(ConfigModel):
-    """Which columns of a table are what; names may hold `*` (`obs_*`), in the order of their numbers."""
+    """Which columns of a table are what; `obs_*` stands for all that match, ordered by their numbers."""
 
     section: ClassVar[str] = "columns"
 
@@ -153,6 +153,9 @@ class OfflineDataFields(DatasetSource):
     )
     top_fraction: float = setting(1.0, "share of episodes kept, those with the highest return", gt=0, le=1)
     n_step: int = setting(1, "steps summed into one transition", ge=1)
+    validation_share: float = setting(
+        0.0, "share of whole episodes held out of training, drawn with dataset_seed", ge=0, lt=1
+    )
     normalize_observations: bool = setting(
         False, "(obs - mean) / (std + 1e-3) over the data, saved with the policy"
     )
@@ -161,6 +164,10 @@ class OfflineDataFields(DatasetSource):
     )
     out_of_bounds: Literal["error", "clip", "rescale"] = setting(
         "error", "data actions outside the bounds: refuse, clip, or map the data's own range to the bounds"
+    )
+    action_bounds: Literal["stated", "data"] = setting(
+        "stated",
+        "data takes the smallest and largest logged action as the bounds, where nobody knows better ones",
     )
     action_low: tuple[float, ...] | None = setting(
         None, "lower action bounds, when neither an environment nor the data gives them"
@@ -230,6 +237,8 @@ class OfflineDataFields(DatasetSource):
             problems.append(f"reward_clip must be > 0 or [low, high], got {self.reward_clip}")
         if (self.action_low is None) != (self.action_high is None):
             problems.append("action_low and action_high must be given together")
+        if self.action_low is not None and self.action_bounds == "data":
+            problems.append("action_bounds must be 'stated' where action_low and action_high are given")
         minimum, maximum = self.reference_min_return, self.reference_max_return
         if (minimum is None) != (maximum is None):
             problems.append("reference_min_return and reference_max_return must be given together")

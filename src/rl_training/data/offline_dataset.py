@@ -188,8 +188,18 @@ class TransitionDataset:
             as_array(self.rewards), self.episode_ends("episode returns"), self.last_rewards
         )
 
+    def step_discounts(self, gamma: float, *, by_time: bool = False) -> Float64Array:
+        """The factor of what follows each row: gamma, or gamma^duration where times were logged."""
+        if not by_time:
+            return np.full(len(self), gamma)
+        durations = self._optional("durations")
+        if durations is None:
+            raise DataError(f"{self.info.source}: discount_by_time needs the time of steps; set columns.time")
+        factors: Float64Array = gamma ** as_array(durations).astype(np.float64)
+        return factors
+
     def with_discounted_returns_to_go(
-        self, gamma: float, *, failure_reward: float | None = None
+        self, gamma: float, *, failure_reward: float | None = None, by_time: bool = False
     ) -> TransitionDataset:
         """Add or recompute Monte-Carlo returns-to-go; see `compute_discounted_returns_to_go`."""
         ends = self.episode_ends("returns_to_go")
@@ -199,6 +209,7 @@ class TransitionDataset:
             gamma,
             last_rewards=self.last_rewards,
             failure_reward=failure_reward,
+            discounts=self.step_discounts(gamma, by_time=True) if by_time else None,
             dtype=np.float32,
         )
         column = torch.from_numpy(returns).to(self.device)
@@ -241,6 +252,10 @@ class TransitionDataset:
         """A view of some rows, in that order; the fields of a row stay together."""
         store = self.store.select(rows.to(self.device))
         return self._changed(store=store, ordered=False, last_rewards=None, returns_gamma=None)
+
+    def with_store(self, store: ColumnStore) -> TransitionDataset:
+        """The same rows, kept in another store."""
+        return self._changed(store=store)
 
     def compacted(self) -> TransitionDataset:
         """The same rows without indirection; frees stored rows that nothing refers to."""

@@ -93,7 +93,7 @@ def _expanded(pattern: str, names: Sequence[str], role: str, source: str) -> lis
         raise DataError(
             f"{source}: no column {pattern!r} (columns.{role}){did_you_mean(pattern, names)}; it has {has}"
         )
-    return in_order(found)
+    return in_order(found) if all(any(map(str.isdigit, name)) for name in found) else found
 
 
 def _usual_names(names: Sequence[str], vectors: dict[str, list[str]]) -> FieldColumns:
