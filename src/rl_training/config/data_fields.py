@@ -186,10 +186,10 @@ class OfflineDataFields(DatasetSource):
     @classmethod
     def _a_path_is_recognised(cls, values: Any) -> Any:
         """Where only a place is given, its format is found out."""
-        if isinstance(values, dict) and "dataset_kind" not in values:
-            if values.get("dataset_path") is not None or values.get("dataset_id") is not None:
-                return {**values, "dataset_kind": AUTO}
-        return values
+        if not isinstance(values, dict) or "dataset_kind" in values:
+            return values
+        given = values.get("dataset_path") is not None or values.get("dataset_id") is not None
+        return {**values, "dataset_kind": AUTO} if given else values
 
     @field_validator("dataset_parts", mode="before")
     @classmethod

@@ -1,7 +1,7 @@
 """Open lists: parts that are chosen by name, whoever wrote them.
 
-A part is built in, registered from Python, or offered by an installed package through an entry point. Built-in
-parts and entry points are imported when they are first asked for.
+A part is built in, registered from Python, or offered by an installed package through an entry point.
+Built-in parts and entry points are imported when they are first asked for.
 """
 
 from __future__ import annotations

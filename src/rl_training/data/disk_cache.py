@@ -108,11 +108,7 @@ def _build(folder: Path, fill: Callable[[Allocate], Filled]) -> None:
         for name, values in columns.items():
             if name not in placed:
                 np.save(temporary / f"{name}.npy", values)
-        for name, values in placed.items():
-            if isinstance(values, np.memmap):
-                values.flush()
-                if len(columns[name]) < len(values):
-                    shorten(temporary / f"{name}.npy", len(columns[name]))
+        _finish(temporary, placed, columns)
         (temporary / _FACTS).write_text(json.dumps({**facts, "columns": list(columns)}))
         if not folder.exists():  # another process may have been faster
             os.rename(temporary, folder)
@@ -121,6 +117,15 @@ def _build(folder: Path, fill: Callable[[Allocate], Filled]) -> None:
             raise _unwritable(folder.parent, problem) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _finish(folder: Path, placed: Mapping[str, Array], columns: Mapping[str, Array]) -> None:
+    """Put what was mapped on the disk, as long as it turned out to be."""
+    for name, values in placed.items():
+        if isinstance(values, np.memmap):
+            values.flush()
+            if len(columns[name]) < len(values):
+                shorten(folder / f"{name}.npy", len(columns[name]))
 
 
 def _unwritable(directory: Path, problem: OSError) -> DataError:
@@ -144,13 +149,13 @@ def new_flat_file(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> A
 def shorten(path: Path, rows: int) -> None:
     """Keep the first rows of an NPY file: how many a table has is known only once it is read."""
     values = np.load(path, mmap_mode="r")
-    header = {"descr": np.lib.format.dtype_to_descr(values.dtype), "fortran_order": False}
+    header: dict[str, Any] = {"descr": np.lib.format.dtype_to_descr(values.dtype), "fortran_order": False}
     header["shape"] = (rows, *values.shape[1:])
     with path.open("r+b") as file:
         np.lib.format.write_array_header_1_0(file, header)
-        if file.tell() != values.offset:  # type: ignore[attr-defined]  # a memmap has one
+        if file.tell() != values.offset:
             raise DataError(f"{path}: its header cannot be rewritten")
-        file.truncate(values.offset + rows * math.prod(values.shape[1:]) * values.dtype.itemsize)  # type: ignore[attr-defined]
+        file.truncate(values.offset + rows * math.prod(values.shape[1:]) * values.dtype.itemsize)
 
 
 def _source_files(kind: str, source: DatasetSource) -> list[Path]:

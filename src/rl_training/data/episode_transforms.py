@@ -8,8 +8,9 @@ import torch
 from rl_training.core.errors import DataError
 from rl_training.core.streams import derive_seed
 from rl_training.data.episodes import BoolArray, episode_lengths
-from rl_training.data.offline_dataset import TransitionDataset, as_array
+from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.returns import Float64Array, n_step_returns
+from rl_training.data.stored_rows import as_array
 
 
 def with_n_step(

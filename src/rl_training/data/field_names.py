@@ -58,7 +58,7 @@ INFO_KEYS = (
 
 
 def resolve_names(names: Iterable[str], source: str, *, optional: Iterable[str] = ()) -> dict[str, str]:
-    """Field -> the name it has in this log; one without the necessary fields, but for `optional`, is refused."""
+    """Field -> the name it has in this log; without a necessary one it is refused, but for `optional`."""
     present = list(names)
     found = {
         field: next(name for name in accepted if name in present)

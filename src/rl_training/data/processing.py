@@ -106,7 +106,7 @@ def _split(
     steps: _PartSteps,
     by_time: Sequence[bool],
 ) -> tuple[list[TransitionDataset], TransitionDataset]:
-    """Parts to train on, and the held-out episodes of all of them, which keep every row and their own copy."""
+    """Parts to train on, and the held-out episodes of all of them, with rows of their own."""
     pairs = [split_episodes(part, settings.validation_share, settings.dataset_seed) for part in parts]
     held = [
         steps.run(part, None, timed, choose=False).compacted()
@@ -210,7 +210,8 @@ def _check_rewards(parts: Sequence[TransitionDataset], wanted_by: str, uses_rewa
     bare = next((part.info.source for part in parts if not part.info.rewards_known), None)
     if bare is not None and uses_rewards:
         raise DataError(
-            f"{bare}: has no reward, which {wanted_by} learns from; map one (columns.reward, --reward), or train bc"
+            f"{bare}: has no reward, which {wanted_by} learns from; map one (columns.reward, --reward), or "
+            "train bc"
         )
 
 

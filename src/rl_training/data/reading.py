@@ -40,8 +40,8 @@ class Target:
             raise
         except (MemoryError, ValueError, OverflowError):
             raise DataError(
-                f"{field} of shape {shape} does not fit into memory; set dataset_in_memory: false, or the file "
-                "is damaged"
+                f"{field} of shape {shape} does not fit into memory; set dataset_in_memory: false, or the "
+                "file is damaged"
             ) from None
 
 

@@ -12,9 +12,10 @@ from rl_training.core.registry import get_algorithm_spec
 from rl_training.core.spaces import Spaces
 from rl_training.core.train_config import TrainConfig
 from rl_training.data.dataset_loaders import load_source
-from rl_training.data.offline_dataset import TransitionDataset, as_array
+from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.processing import PreparedDataset, process_offline_dataset
 from rl_training.data.reference_scores import reference_returns
+from rl_training.data.stored_rows import as_array
 from rl_training.data.validation import action_range, check_finite
 from rl_training.runtime.data_collection import Rollout, UnitPolicy, collect_in_memory
 from rl_training.runtime.environments import spaces_of
@@ -99,8 +100,10 @@ def spaces_of_named(env_id: str, source: str) -> Spaces:
 
     if ":" in env_id or env_id not in gymnasium.registry:
         raise ConfigError(
-            f"env_id is required: {source} names the environment {env_id!r}, which is not registered here and is "
-            "not imported because a file says so; give env_id (--env-id) yourself, or action_low and action_high"
+            f"env_id is required: {source} names the environment {env_id!r}, which is not registered here "
+            "and is "
+            "not imported because a file says so; give env_id (--env-id) yourself, or action_low and "
+            "action_high"
         )
     return spaces_of(env_id)
 
@@ -113,8 +116,8 @@ def _spaces_of_data(dataset: TransitionDataset) -> Spaces:
     if len(constant):
         index = int(constant[0])
         raise DataError(
-            f"{dataset.info.source}: {dataset.info.name_of('action', index)} is {low[index]:g} in every row, so "
-            "its bounds cannot come from the data; leave it out or give action_low and action_high"
+            f"{dataset.info.source}: {dataset.info.name_of('action', index)} is {low[index]:g} in every "
+            "row, so its bounds cannot come from the data; leave it out or give action_low and action_high"
         )
     obs = dataset.store.columns["obs"]
     return Spaces(obs.shape[1] if obs.ndim > 1 else 1, tuple(low.tolist()), tuple(high.tolist()))

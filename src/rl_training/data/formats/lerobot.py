@@ -1,7 +1,7 @@
 """LeRobot datasets, version 2.1 (a file per episode) and 3 (files of many episodes); state vectors only.
 
-Most are demonstrations without a reward. The end of an episode is a time-out unless `next.done` is recorded and
-`next.truncated`, where it exists too, is not set.
+Most are demonstrations without a reward. The end of an episode is a time-out unless `next.done` is recorded
+and `next.truncated`, where it exists too, is not set.
 """
 
 from __future__ import annotations

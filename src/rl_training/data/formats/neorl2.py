@@ -1,4 +1,4 @@
-"""NeoRL-2 NPZ: obs, next_obs, action, reward, done, truncated, and `index`, the first rows of the episodes."""
+"""NeoRL-2 NPZ: obs, next_obs, action, reward, done, truncated, and `index`, the first rows of episodes."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.field_names import INFO_KEYS, WRITTEN_NAMES, resolve_names
 from rl_training.data.formats import Format, has_ending
-from rl_training.data.reading import Target, file_of
 from rl_training.data.npz_files import ENDING, member_names, open_npz, read_member
+from rl_training.data.reading import Target, file_of
 from rl_training.data.writing import log_columns
 
 

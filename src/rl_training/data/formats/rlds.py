@@ -1,7 +1,7 @@
 """RLDS (TFDS) steps exported to Parquet or NPZ: observation, action, reward, is_first, is_last, is_terminal.
 
-The last step of an episode holds its final observation and nothing else that counts: it becomes the successor of
-the step before, which terminates if the last step `is_terminal`.
+The last step of an episode holds its final observation and nothing else that counts: it becomes the successor
+of the step before, which terminates if the last step `is_terminal`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """robomimic HDF5, which Isaac Lab's collector writes too: a group per demonstration under `data`.
 
-Vectors of `obs` are put one after another, in the order of `columns.observations` or of their names. `dones` at
-the end of a demonstration may mean success or just the end: they count as time-outs, unless
+Vectors of `obs` are put one after another, in the order of `columns.observations` or of their names. `dones`
+at the end of a demonstration may mean success or just the end: they count as time-outs, unless
 `columns.terminated: dones` says that they are terminations.
 """
 
@@ -63,8 +63,8 @@ def read_robomimic(source: DatasetSource, target: Target) -> EpisodeLog:
             and _flags(group, demos, lengths, "dones", path).any()
         ):
             notes.append(
-                "dones of demonstrations are taken as time-outs; set columns.terminated to dones if they mean that "
-                "the task ended"
+                "dones of demonstrations are taken as time-outs; set columns.terminated to dones if they "
+                "mean that the task ended"
             )
         names = _names(group[demos[0]], keys)
     columns |= {"terminated": terminated, "episode_ends": ends}
@@ -101,7 +101,8 @@ def _observation_keys(demo: Any, chosen: tuple[str, ...], path: Path) -> tuple[l
     for key in chosen:
         if key not in vectors and not (key == "states" and "states" in demo):
             raise DataError(
-                f"{path}: has no vector {key!r} in obs (columns.observations); it has {', '.join(vectors) or 'none'}"
+                f"{path}: has no vector {key!r} in obs (columns.observations); it has "
+                f"{', '.join(vectors) or 'none'}"
             )
     if chosen:
         return list(chosen), []
@@ -136,8 +137,8 @@ def _read(
             stored = _array(group, f"{demo}/{name}", path)
             if len(stored) != length or _width(stored) != width:
                 raise DataError(
-                    f"{path}: data/{demo}/{name} has the shape {stored.shape}, but {length} rows of {width} numbers "
-                    "are wanted"
+                    f"{path}: data/{demo}/{name} has the shape {stored.shape}, but {length} rows of "
+                    f"{width} numbers are wanted"
                 )
             matrix[row : row + length, column : column + width] = stored[()].reshape(length, width)
             column += width

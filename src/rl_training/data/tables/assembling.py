@@ -1,10 +1,10 @@
-"""Rows of table files put together into one log: filled column by column, then episodes, times, missing cells."""
+"""Rows of table files put together into one log: columns are filled, then episodes and gaps settled."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -158,24 +158,17 @@ def _steps(filling: Filling) -> Steps:
 
 def _info(filling: Filling, settings: TableFields, info: DataInfo) -> DataInfo:
     """What is known of the log: names and units of its numbers, and whether it has rewards."""
-    names = {}
-    for field_name, key in (("obs", "observation_names"), ("actions", "action_names")):
-        group, width = filling.fields[field_name], filling.columns[field_name].shape[1]
-        if len(group) == width:
-            names[key] = tuple(group)
-        elif len(group) == 1:
-            names[key] = None
-    stored = {
-        name: group for name, group in names.items() if group is not None and getattr(info, name) is None
+    names = {
+        field_name: tuple(group) if len(group) == filling.columns[field_name].shape[1] else None
+        for field_name, group in filling.fields.items()
+        if field_name in ("obs", "actions")
     }
-    units = {**info.units, **settings.columns.units}
-    return DataInfo(
-        **{
-            **info.__dict__,
-            **stored,
-            "units": units,
-            "rewards_known": info.rewards_known and "rewards" in filling.fields,
-        }
+    return replace(
+        info,
+        observation_names=info.observation_names or names["obs"],
+        action_names=info.action_names or names["actions"],
+        units={**info.units, **settings.columns.units},
+        rewards_known=info.rewards_known and "rewards" in filling.fields,
     )
 
 

@@ -54,7 +54,8 @@ def flags(column: Any, name: str, where: str, start: int) -> Array:
         row = start + int(np.flatnonzero(np.isin(indices, wrong))[0])
         text = encoded.dictionary[int(wrong[0])].as_py()
         raise DataError(
-            f"{where}: row {row} has {text!r} in the flag column {name!r}; flags are 0/1, true/false or yes/no"
+            f"{where}: row {row} has {text!r} in the flag column {name!r}; flags are 0/1, true/false or "
+            "yes/no"
         )
     return _codes(values, name, where, start)
 
@@ -64,7 +65,8 @@ def episode_codes(column: Any, known: dict[object, int]) -> Array:
     encoded = column.dictionary_encode()
     table = [known.setdefault(value, len(known)) for value in encoded.dictionary.to_pylist()]
     indices = encoded.indices.fill_null(len(table)).to_numpy(zero_copy_only=False)
-    return np.array([*table, NO_EPISODE], dtype=np.int64)[indices]
+    codes: Array = np.array([*table, NO_EPISODE], dtype=np.int64)[indices]
+    return codes
 
 
 def times(column: Any, name: str, where: str, start: int) -> Array:
@@ -95,8 +97,8 @@ def _parsed_times(column: Any, name: str, where: str, start: int) -> Any:
                 pa.scalar(text).cast(pa.timestamp("us", tz="UTC" if text.endswith("Z") else None))
         except pa.ArrowException:
             raise DataError(
-                f"{where}: row {start + row} has {text!r} in the time column {name!r}; times are numbers or ISO "
-                "dates and times such as 2026-03-01T06:00:30"
+                f"{where}: row {start + row} has {text!r} in the time column {name!r}; times are numbers "
+                "or ISO dates and times such as 2026-03-01T06:00:30"
             ) from None
     raise DataError(f"{where}: the time column {name!r} mixes several ways to write times")
 

@@ -1,4 +1,4 @@
-"""Text tables as people have them: any separator, decimal comma, encoding; detected, or as the config says."""
+"""Text tables as people have them: any separator, decimal comma, encoding; detected, or as configured."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def count_lines(path: Path) -> int:
     lines = 0
     buffer = bytearray(1 << 20)
     with pa.input_stream(str(path), compression="detect") as stream:
-        last = b""
+        last: bytes | bytearray = b""
         while count := stream.readinto(buffer):
             lines += buffer.count(b"\n", 0, count)
             last = buffer[count - 1 : count]
@@ -178,5 +178,6 @@ def _check_names(path: Path, names: tuple[str, ...]) -> None:
         raise DataError(f"{path}: two columns are called {twice!r}")
     if all(_is_number(name) for name in names if name):
         raise DataError(
-            f"{path}: its first line holds numbers ({', '.join(names[:4])}, …); a table needs a line of column names"
+            f"{path}: its first line holds numbers ({', '.join(names[:4])}, …); a table needs a line of "
+            "column names"
         )

@@ -90,8 +90,8 @@ class TableFile:
             return None
         row, text = found
         return DataError(
-            f"{self.path}: row {row} (line {row + 2}) has {text!r} in the number column {name!r}; leave the column "
-            "out, or repair the cell (an empty one is a missing value)"
+            f"{self.path}: row {row} (line {row + 2}) has {text!r} in the number column {name!r}; leave "
+            "the column out, or repair the cell (an empty one is a missing value)"
         )
 
 

@@ -31,43 +31,60 @@ class Steps:
     def __len__(self) -> int:
         return len(self.columns["obs"])
 
+    def file(self, row: int) -> str:
+        """The file of a row."""
+        return self.place(row).rpartition(": ")[0]
+
 
 def settle_steps(steps: Steps, settings: TableFields, *, lenient: bool) -> Steps:
     """Columns that `EpisodeLog.build` understands: ends marked, times as durations, empty cells settled."""
     notes: list[str] = []
+    timed = "times" in steps.columns
     ends = _id_ends(steps, settings) | _file_ends(steps, settings)
-    if "times" in steps.columns:
+    if timed:
         ends |= _gaps(steps, ends | _flag_ends(steps), settings, notes)
     elif settings.max_gap is not None or settings.discount_by_time:
         wanted = "max_gap" if settings.max_gap is not None else "discount_by_time"
-        raise DataError(
-            f"{steps.place(0).rpartition(':')[0]}: {wanted} needs the time of steps; set columns.time"
-        )
-    ended_before = ends.copy()
+        raise DataError(f"{steps.file(0)}: {wanted} needs the time of steps; set columns.time")
     missing = _missing_rows(steps)
-    if "rewards" not in steps.columns:
-        steps.columns["rewards"] = np.zeros(len(steps), dtype=np.float32)
-    if not {"terminated", "dones"} & steps.columns.keys():
-        steps.columns["terminated"] = np.zeros(len(steps), dtype=bool)
     columns = {name: values for name, values in steps.columns.items() if name not in ("times", "episode_ids")}
-    if "times" in steps.columns:
+    columns.setdefault("rewards", np.zeros(len(steps), dtype=np.float32))
+    if not {"terminated", "dones"} & columns.keys():
+        columns["terminated"] = np.zeros(len(steps), dtype=bool)
+    if timed:
         columns["durations"] = _durations(steps.columns["times"], ends, notes)
-    marked = bool(ends[:-1].any()) or "episode_ids" in steps.columns or len(steps.file_starts) > 1
+    marked = timed or bool(ends[:-1].any()) or "episode_ids" in steps.columns
     if missing.any():
-        if settings.missing_values == "error" and not lenient:
-            raise DataError(_missing_message(steps, int(np.flatnonzero(missing)[0])))
-        notes.append(_missing_note(steps, missing, settings, lenient))
-        if settings.missing_values == "hold":
-            missing = _hold(steps, columns, ended_before | _flag_ends(steps))
-        if settings.missing_values != "error":
-            ends, marked = _drop(columns, ends, missing), True
-            if not len(ends):
-                raise DataError(
-                    f"{steps.place(0).rpartition(':')[0]}: every row has an empty cell; none is left"
-                )
-    if marked or "times" in steps.columns:
+        notes.append(_missing_note(steps, missing, settings))
+        ends = _without_empty(steps, columns, ends, missing, settings, lenient)
+        marked = marked or settings.missing_values != "error"
+    if marked:
         columns["episode_ends"] = ends
     return Steps(columns, steps.fields, steps.file_starts, steps.place, tuple(notes))
+
+
+def _without_empty(
+    steps: Steps,
+    columns: dict[str, Array],
+    ends: BoolArray,
+    missing: BoolArray,
+    settings: TableFields,
+    lenient: bool,
+) -> BoolArray:
+    """Apply `missing_values` to `columns`; returns where episodes end now."""
+    if settings.missing_values == "error":
+        if not lenient:
+            raise DataError(_missing_message(steps, int(np.flatnonzero(missing)[0])))
+        for name in FLAG_FIELDS:
+            if name in columns:
+                columns[name] = columns[name] == 1
+        return ends
+    if settings.missing_values == "hold":
+        missing = _hold(steps, ends | _flag_ends(steps))
+    ends = _drop(columns, ends, missing)
+    if not len(ends):
+        raise DataError(f"{steps.file(0)}: every row has an empty cell; none is left")
+    return ends
 
 
 def _id_ends(steps: Steps, settings: TableFields) -> BoolArray:
@@ -120,15 +137,16 @@ def _gaps(steps: Steps, ends: BoolArray, settings: TableFields, notes: list[str]
     if len(backwards):
         row = int(backwards[0])
         raise DataError(
-            f"{steps.place(row + 1)}: time runs backwards in column {name!r} (by {-elapsed[row]:g}); sort the rows, "
-            "or map the column that tells episodes apart"
+            f"{steps.place(row + 1)}: time runs backwards in column {name!r} (by {-elapsed[row]:g}); sort "
+            "the rows, or map the column that tells episodes apart"
         )
     found = np.zeros(len(times), dtype=bool)
     if settings.max_gap is not None:
         found[:-1] = (elapsed > settings.max_gap) & ~ends[:-1]
         if found.any():
             notes.append(
-                f"{int(found.sum())} gaps longer than max_gap ({settings.max_gap:g}) end an episode as a time-out"
+                f"{int(found.sum())} gaps longer than max_gap ({settings.max_gap:g}) end an episode as a "
+                "time-out"
             )
     return found
 
@@ -148,8 +166,9 @@ def _durations(times: Array, ends: BoolArray, notes: list[str]) -> Array:
     if uneven:
         shortest, longest = elapsed[known].min(), elapsed[known].max()
         notes.append(
-            f"{uneven} of {len(elapsed)} steps differ from the median step of {median:g} (shortest {shortest:g}, "
-            f"longest {longest:g}); discount_by_time discounts by duration, max_gap splits episodes at gaps"
+            f"{uneven} of {len(elapsed)} steps differ from the median step of {median:g} (shortest "
+            f"{shortest:g}, longest {longest:g}); discount_by_time discounts by duration, max_gap splits "
+            "episodes at gaps"
         )
     return durations
 
@@ -190,12 +209,12 @@ def _empty_columns(steps: Steps, rows: Array) -> dict[str, int]:
 def _missing_message(steps: Steps, row: int) -> str:
     column = next(iter(_empty_columns(steps, np.array([row]))))
     return (
-        f"{steps.place(row)} has no value in column {column!r}; set missing_values to drop (the step is left out and "
-        "the episode split) or hold (the episode's last value stays)"
+        f"{steps.place(row)} has no value in column {column!r}; set missing_values to drop (the step is "
+        "left out and the episode split) or hold (the episode's last value stays)"
     )
 
 
-def _missing_note(steps: Steps, missing: BoolArray, settings: TableFields, lenient: bool) -> str:
+def _missing_note(steps: Steps, missing: BoolArray, settings: TableFields) -> str:
     rows = np.flatnonzero(missing)
     listed = ", ".join(f"{name} {count}" for name, count in _empty_columns(steps, rows).items())
     done = {"drop": "dropped, their episodes split there", "hold": "filled with the episode's last value"}
@@ -203,7 +222,7 @@ def _missing_note(steps: Steps, missing: BoolArray, settings: TableFields, lenie
     return f"{len(rows)} of {len(steps)} rows have empty cells ({listed}): {what}"
 
 
-def _hold(steps: Steps, columns: dict[str, Array], ends: BoolArray) -> BoolArray:
+def _hold(steps: Steps, ends: BoolArray) -> BoolArray:
     """Fill numbers with the last value of their episode; returns the rows where there was none yet."""
     rows = np.arange(len(steps))
     starts = np.maximum.accumulate(np.where(np.concatenate([[True], ends[:-1]]), rows, 0))
