@@ -12,10 +12,11 @@ from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
 from rl_training.data.dataset_loaders import read_log
 from rl_training.data.episode_log import EpisodeLog
-from rl_training.data.field_names import resolve_names, unused_names
+from rl_training.data.field_names import INFO_KEYS
 from rl_training.data.formats import FORMATS, format_of_ending, known_suffixes, recognised_format
 from rl_training.data.formats.minari import id_folder, installed_ids
-from rl_training.data.reading import Target, vector_columns
+from rl_training.data.reading import Target
+from rl_training.data.tables.mapping import map_columns
 from rl_training.data.writing import claim_space, replacing, write_log
 
 MINARI_PREFIX = "minari:"
@@ -111,16 +112,15 @@ def convert(source: Place, target: Place) -> EpisodeLog:
     return log
 
 
-def left_out(place: Place) -> list[str]:
+def left_out(place: Place, fields: Mapping[str, object] | None = None) -> list[str]:
     """Keys of a file that are no part of a transition and are not converted."""
     list_keys = FORMATS.get(place.kind).keys
     if list_keys is None or place.path is None:
         return []
     keys = list_keys(place.path)
-    vectors = vector_columns(keys)
-    used = resolve_names([*keys, *vectors], str(place))
-    numbered = {column for name in used.values() for column in vectors.get(name, [])}
-    return [name for name in unused_names(keys, used) if name not in numbered]
+    used = map_columns(keys, place.source(fields or {}).columns, str(place))
+    taken = {column for group in used.values() for column in group}
+    return sorted(set(keys) - taken - set(INFO_KEYS))
 
 
 def _ids(root: Path | None) -> list[str]:

@@ -74,8 +74,3 @@ def resolve_names(names: Iterable[str], source: str, *, optional: Iterable[str] 
         has = ", ".join(sorted(present)) or "nothing"
         raise DataError(f"{source}: missing key {wanted}; it has {has}")
     return found
-
-
-def unused_names(names: Iterable[str], found: dict[str, str]) -> list[str]:
-    """Keys of a log that are not part of a transition and are left out."""
-    return sorted(set(names) - set(found.values()) - set(INFO_KEYS))

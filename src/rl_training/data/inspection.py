@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.spaces import Spaces
+from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array, episode_lengths, episode_returns
 from rl_training.data.validation import BOUND_TOLERANCE, row_chunks
 
 EDGE = 1e-3
 """An action within this share of its range from a bound counts as saturated."""
+
+PILE = 0.02
+"""Share of rows on one extreme of an action from which it looks like a bound."""
 
 UNEVEN_SCALES = 100.0
 """Ratio of standard deviations from which observations count as differently scaled."""
@@ -44,6 +48,19 @@ class Inspection:
     non_finite: dict[str, int]
     duplicates: int
     warnings: list[str]
+    info: DataInfo = field(default_factory=DataInfo)
+    """where names and units of the numbers are"""
+    on_low: Array | None = None
+    on_high: Array | None = None
+    """share of rows in which an action lies exactly on its smallest and on its largest logged value"""
+
+    def named(self, kind: str, mask: Array) -> str:
+        """The observations or actions where `mask` is true, by name."""
+        indices = np.flatnonzero(mask)
+        text = ", ".join(
+            self.info.name_of(kind, int(index)).removeprefix(f"{kind} ") for index in indices[:8]
+        )
+        return text if len(indices) <= 8 else f"{text}, ... ({len(indices)} in all)"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -66,6 +83,10 @@ class Inspection:
                 else [list(self.bounds.action_low), list(self.bounds.action_high)],
                 "saturation": self.saturation.tolist(),
             },
+            "observation_names": _listed_or_none(self.info.observation_names),
+            "action_names": _listed_or_none(self.info.action_names),
+            "units": dict(self.info.units),
+            "has_rewards": self.info.rewards_known,
             "observations": {
                 "mean": self.obs_mean.tolist(),
                 "std": self.obs_std.tolist(),
@@ -108,6 +129,9 @@ def inspect_log(log: EpisodeLog, bounds: Spaces | None = None) -> Inspection:
         non_finite={name: count for name, values in columns.items() if (count := _non_finite(values))},
         duplicates=_duplicates(_matrix(log.obs), actions),
         warnings=[],
+        info=log.info,
+        on_low=(actions == action_low).mean(axis=0),
+        on_high=(actions == action_high).mean(axis=0),
     )
     found.warnings.extend([*log.notes, *_warnings(found)])
     return found
@@ -132,7 +156,9 @@ def _warnings(found: Inspection) -> list[str]:
         words.append(
             f"{short} of {len(found.lengths)} episodes have a single step: are the ends marked rightly?"
         )
-    if found.reward_range[0] == found.reward_range[1]:
+    if not found.info.rewards_known:
+        words.append("The data has no reward: only behaviour cloning (bc) can learn from it.")
+    elif found.reward_range[0] == found.reward_range[1]:
         words.append(f"Every reward is {found.reward_range[0]:g}: only behaviour cloning can learn from it.")
     if found.duplicates:
         share = found.duplicates / found.rows
@@ -152,7 +178,8 @@ def _action_warnings(found: Inspection) -> list[str]:
         outside = (found.action_low < low - slack) | (found.action_high > high + slack)
         if outside.any():
             words.append(
-                f"Actions {_listed(outside)} leave their bounds: set out_of_bounds to clip or to rescale."
+                f"Actions {found.named('action', outside)} leave their bounds: set out_of_bounds to clip "
+                "or to rescale."
             )
     share = float(found.saturation.mean())
     if share > 0.05:
@@ -160,9 +187,10 @@ def _action_warnings(found: Inspection) -> list[str]:
             f"{share:.0%} of the action entries lie on a bound: set action_clip (0.99999) for algorithms "
             "that take the log-probability of data actions."
         )
+    words += _pile_warnings(found)
     constant = found.action_low == found.action_high
     if constant.any():
-        words.append(f"Actions {_listed(constant)} never change.")
+        words.append(f"Actions {found.named('action', constant)} never change.")
     return words
 
 
@@ -170,7 +198,7 @@ def _observation_warnings(found: Inspection) -> list[str]:
     words = []
     constant = found.obs_std == 0
     if constant.any():
-        words.append(f"Observations {_listed(constant)} never change.")
+        words.append(f"Observations {found.named('observation', constant)} never change.")
     spread = found.obs_std[~constant]
     if len(spread) and spread.max() > UNEVEN_SCALES * spread.min():
         words.append(
@@ -180,10 +208,33 @@ def _observation_warnings(found: Inspection) -> list[str]:
     return words
 
 
-def _listed(mask: Array) -> str:
-    indices = np.flatnonzero(mask)
-    text = ", ".join(str(index) for index in indices[:8])
-    return text if len(indices) <= 8 else f"{text}, ... ({len(indices)} in all)"
+def _pile_warnings(found: Inspection) -> list[str]:
+    """Actions that pile up on a value which is not their stated bound: the bounds are the first suspects."""
+    if found.on_low is None or found.on_high is None:
+        return []
+    words = []
+    for side, shares, extremes in (
+        ("low", found.on_low, found.action_low),
+        ("high", found.on_high, found.action_high),
+    ):
+        for index in np.flatnonzero((shares > PILE) & (found.action_low < found.action_high)):
+            bound = None
+            if found.bounds is not None:
+                bound = (found.bounds.action_low if side == "low" else found.bounds.action_high)[index]
+                span = found.bounds.action_high[index] - found.bounds.action_low[index]
+                if abs(bound - extremes[index]) <= EDGE * span:
+                    continue
+            name, value = found.info.name_of("action", int(index)), f"{extremes[index]:g}"
+            stated = "no bound is stated" if bound is None else f"the stated bound is {bound:g}"
+            words.append(
+                f"{shares[index]:.0%} of {name} lie exactly on {value}, but {stated}: probably its {side} "
+                f"bound is {value}."
+            )
+    return words
+
+
+def _listed_or_none(names: tuple[str, ...] | None) -> list[str] | None:
+    return None if names is None else list(names)
 
 
 def _spread(values: Array) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """OGBench NPZ: `terminals` marks the last row of a trajectory; a true termination is `masks == 0`.
 
 A generic reader gets both wrong without a word. The last row of a trajectory has no successor (compact files
-store no `next_observations`) and is left out, as in OGBench's own loader; its reward still counts for returns.
+store no `next_observations`) and is left out, as in OGBench's own loader; its reward still counts.
 """
 
 from __future__ import annotations
