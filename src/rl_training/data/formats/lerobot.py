@@ -7,9 +7,8 @@ and `next.truncated`, where it exists too, is not set.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ class _Frames:
     def rows(self) -> int:
         return self.table.rows
 
-    def batches(self, kinds: dict[str, str]) -> Iterator[Any]:
+    def batches(self, kinds: Mapping[str, str]) -> Iterator[Any]:
         for batch in self.table.batches(kinds):
             if self.split_done:
                 pc = import_pyarrow().compute
@@ -67,7 +66,7 @@ def read_lerobot(source: DatasetSource, target: Target) -> EpisodeLog:
     split = columns.terminated == DONE and columns.truncated == TRUNCATED
     rows = sum(table.rows for table in tables)
     log = read_rows(
-        [(str(table.path), partial(_Frames, table, split)) for table in tables],
+        [(str(table.path), _Frames(table, split)) for table in tables],
         source.model_copy(update={"columns": columns}),
         target,
         source=str(folder),

@@ -23,6 +23,7 @@ from rl_training.data.tables.files import (
     is_pattern,
     kind_of_file,
 )
+from rl_training.data.tables.joining import joined
 from rl_training.data.tables.opening import TableFile, open_table
 from rl_training.data.writing import log_columns
 
@@ -37,12 +38,14 @@ def read_table(source: DatasetSource, target: Target, *, kind: str | None = None
     tables: list[TableFile] = []
     for file in files:
         tables.append(open_table(file, source, kind=kind, like=tables[0] if tables else None))
-    openers: list[tuple[str, Callable[[], TableFile]]] = [
-        (str(table.path), partial(lambda one: one, table)) for table in tables
-    ]
     info = stored_info(str(path), tables[0].info)
     return read_rows(
-        openers, source, target, source=str(path), capacity=sum(table.rows for table in tables), info=info
+        [(str(tables[0].path), table) for table in joined(tables)],
+        source,
+        target,
+        source=str(path),
+        capacity=sum(table.rows for table in tables),
+        info=info,
     )
 
 

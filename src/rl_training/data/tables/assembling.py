@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,8 +17,11 @@ from rl_training.data.episodes import Array
 from rl_training.data.field_names import FLAG_FIELDS, VECTOR_FIELDS
 from rl_training.data.reading import Target
 from rl_training.data.tables import cells
+from rl_training.data.tables.joining import JoinedFiles
 from rl_training.data.tables.mapping import FieldColumns, kinds_of, map_columns
 from rl_training.data.tables.steps import Steps, settle_steps
+
+_CACHED_ROWS = 4096
 
 
 class RowSource(Protocol):
@@ -30,7 +33,7 @@ class RowSource(Protocol):
     @property
     def rows(self) -> int: ...
 
-    def batches(self, kinds: dict[str, str]) -> Iterable[Any]: ...
+    def batches(self, kinds: Mapping[str, str]) -> Iterable[Any]: ...
 
 
 @dataclass
@@ -51,7 +54,7 @@ class Filling:
 
 
 def read_rows(
-    sources: Sequence[tuple[str, Callable[[], RowSource]]],
+    sources: Sequence[tuple[str, RowSource]],
     settings: TableFields,
     target: Target,
     *,
@@ -61,21 +64,41 @@ def read_rows(
 ) -> EpisodeLog:
     """Read labelled sources, one after another, into a log; `capacity` is the number of rows at most."""
     filling: Filling | None = None
-    for label, open_source in sources:
-        table = open_source()
-        fields = map_columns(table.names, settings.columns, label)
+    for label, table in sources:
         if filling is None:
-            filling = Filling(fields)
+            filling = Filling(map_columns(table.names, settings.columns, label))
         elif missing := {c for g in filling.fields.values() for c in g} - set(table.names):
             raise DataError(f"{label}: no column {sorted(missing)[0]!r}, which {filling.labels[0]} has")
-        filling.starts.append(filling.rows)
-        filling.labels.append(label)
-        _fill(filling, table, label, capacity, target)
+        if not _fill_joined(filling, table, capacity, target):
+            for part in getattr(table, "parts", (table,)):
+                filling.starts.append(filling.rows)
+                filling.labels.append(str(getattr(part, "path", label)))
+                _fill(filling, part, filling.labels[-1], capacity, target)
     if filling is None or not filling.rows:
         raise DataError(f"{source}: the dataset is empty (0 rows)")
     steps = settle_steps(_steps(filling), settings, lenient=target.lenient)
     facts = _info(filling, settings, info or DataInfo(source))
     return EpisodeLog.build(steps.columns, info=facts, lenient=target.lenient, extra_notes=steps.notes)
+
+
+def _fill_joined(filling: Filling, table: RowSource, capacity: int, target: Target) -> bool:
+    """Read joined files at once; if any of them has something unusual, they are read one by one instead."""
+    if not isinstance(table, JoinedFiles):
+        return False
+    first = filling.rows
+    try:
+        _fill(filling, table, "", capacity, target)
+    except DataError:
+        filling.rows = first
+        return False
+    if filling.rows - first != table.rows:  # empty lines: which file has them is not known here
+        filling.rows = first
+        return False
+    for file in table.files:
+        filling.starts.append(first)
+        filling.labels.append(str(file.path))
+        first += file.rows
+    return True
 
 
 def _fill(filling: Filling, table: RowSource, label: str, capacity: int, target: Target) -> None:
@@ -145,10 +168,14 @@ def _put_numbers(
     if flat:
         out[rows] = pieces[0].reshape(-1)
         return
-    start = 0
-    for piece, width in zip(pieces, widths, strict=True):
-        out[rows, start : start + width] = piece if piece.ndim > 1 else piece[:, None]
-        start += width
+    matrices = [piece if piece.ndim > 1 else piece[:, None] for piece in pieces]
+    for first in range(0, len(pieces[0]), _CACHED_ROWS):  # columns into rows, as many as stay in the cache
+        part = slice(first, min(first + _CACHED_ROWS, len(pieces[0])))
+        place = out[rows.start + part.start : rows.start + part.stop]
+        start = 0
+        for matrix, width in zip(matrices, widths, strict=True):
+            place[:, start : start + width] = matrix[part]
+            start += width
 
 
 def _steps(filling: Filling) -> Steps:

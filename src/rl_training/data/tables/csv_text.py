@@ -59,28 +59,43 @@ def detect_dialect(path: Path, fields: TableFields) -> Dialect:
     return Dialect(separator, decimal, encoding, names, sample.split(b"\n", 1)[0])
 
 
-def same_dialect(path: Path, dialect: Dialect, fields: TableFields) -> Dialect:
-    """The dialect of a further file of a log: a look at its first line tells whether it is the same."""
-    try:
-        with open(path, "rb") as file:
-            if file.readline(_SAMPLE_BYTES).rstrip(b"\n") == dialect.header:
-                return dialect
-    except OSError:
-        pass
-    return detect_dialect(path, fields)
+def dialect_and_lines(path: Path, like: Dialect | None, fields: TableFields) -> tuple[Dialect, int]:
+    """How a file is written, and how many lines it has; `like` is the dialect of the file before.
+
+    A look at the first line tells whether it is the same. Lines are an upper bound of rows, and counting them
+    is far quicker than parsing.
+    """
+    dialect, lines, last = None, 0, b""
+    with _open_text(path) as stream:
+        while piece := stream.read(1 << 20):
+            if dialect is None and like is not None and piece.startswith(like.header + b"\n"):
+                dialect = like
+            lines += piece.count(b"\n")
+            last = piece[-1:]
+            if dialect is None:
+                dialect = detect_dialect(path, fields)
+    return dialect or detect_dialect(path, fields), lines + (last not in (b"", b"\n"))
 
 
-def csv_batches(path: Path, dialect: Dialect, kinds: Mapping[str, str]) -> Iterator[Any]:
+def _open_text(path: Path) -> Any:
+    if path.suffix.lower() == ".gz":
+        return import_pyarrow().input_stream(str(path), compression="gzip")
+    return path.open("rb", buffering=0)
+
+
+def csv_batches(
+    source: Any, dialect: Dialect, kinds: Mapping[str, str], *, skip_rows: int = 1
+) -> Iterator[Any]:
     """Record batches of the wanted columns: numbers as doubles, everything else as text."""
     pa = import_pyarrow()
     import pyarrow.csv as arrow_csv
 
     types = {name: pa.float64() if kind == "number" else pa.string() for name, kind in kinds.items()}
     reader = arrow_csv.open_csv(
-        path,
+        source,
         read_options=arrow_csv.ReadOptions(
             column_names=list(dialect.names),
-            skip_rows=1,
+            skip_rows=skip_rows,
             block_size=_BLOCK_BYTES,
             encoding=dialect.encoding,
             use_threads=False,
@@ -97,19 +112,6 @@ def csv_batches(path: Path, dialect: Dialect, kinds: Mapping[str, str]) -> Itera
     )
     with reader:
         yield from reader
-
-
-def count_lines(path: Path) -> int:
-    """Lines of a text file, an upper bound of its rows: counting is far quicker than parsing."""
-    pa = import_pyarrow()
-    lines = 0
-    buffer = bytearray(1 << 20)
-    with pa.input_stream(str(path), compression="detect") as stream:
-        last: bytes | bytearray = b""
-        while count := stream.readinto(buffer):
-            lines += buffer.count(b"\n", 0, count)
-            last = buffer[count - 1 : count]
-    return lines + (last not in (b"", b"\n"))
 
 
 def text_at_fault(path: Path, dialect: Dialect, name: str) -> tuple[int, str] | None:
@@ -132,8 +134,7 @@ def _is_number(text: str) -> bool:
 
 
 def _first_bytes(path: Path) -> bytes:
-    pa = import_pyarrow()
-    with pa.input_stream(str(path), compression="detect") as stream:
+    with _open_text(path) as stream:
         return bytes(stream.read(_SAMPLE_BYTES))
 
 

@@ -40,7 +40,7 @@ def frame_log(frame: Any, settings: TableFields, source: str, target: Target | N
     """The log that a frame holds."""
     table = Frame(as_arrow(frame))
     return read_rows(
-        [(source, lambda: table)],
+        [(source, table)],
         settings,
         target or Target(),
         source=source,

@@ -14,10 +14,8 @@ from rl_training.config.data_fields import TableFields
 from rl_training.core.errors import DataError
 from rl_training.data.tables.csv_text import (
     Dialect,
-    count_lines,
     csv_batches,
-    detect_dialect,
-    same_dialect,
+    dialect_and_lines,
     text_at_fault,
 )
 from rl_training.data.tables.files import import_pyarrow, kind_of_file
@@ -38,9 +36,10 @@ class TableFile:
     """rows at most: exact but for text, whose lines are counted"""
     types: Mapping[str, Any]
     """Arrow type of a column, where the file states it (text does not)"""
-    info: bytes = b"{}"
+    info: Any = b"{}"
     """what a file written here says about itself"""
     dialect: Dialect | None = None
+    bytes: int = 0
 
     def batches(self, kinds: Mapping[str, str]) -> Iterator[Any]:
         """Record batches of the columns in `kinds` (`number`, `flag`, `id` or `time` each), in that order."""
@@ -104,8 +103,9 @@ def open_table(
     with problems_of(path, kind):
         if kind == "csv":
             known = None if like is None else like.dialect
-            dialect = detect_dialect(path, fields) if known is None else same_dialect(path, known, fields)
-            return TableFile(path, kind, dialect.names, max(0, count_lines(path) - 1), {}, dialect=dialect)
+            dialect, lines = dialect_and_lines(path, known, fields)
+            rows, size = max(0, lines - 1), path.stat().st_size
+            return TableFile(path, kind, dialect.names, rows, {}, dialect=dialect, bytes=size)
         if kind == "jsonl":
             return _open_jsonl(path)
         if kind == "parquet":
@@ -137,7 +137,9 @@ def _open_jsonl(path: Path) -> TableFile:
         types[name] = pa.array([with_points]).type
         if value is None:
             types[name] = pa.float64()
-    return TableFile(path, "jsonl", tuple(first), count_lines(path), types)
+    with path.open("rb") as file:
+        lines = sum(1 for _ in file)
+    return TableFile(path, "jsonl", tuple(first), lines, types)
 
 
 @contextmanager

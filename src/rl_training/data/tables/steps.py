@@ -187,7 +187,8 @@ def _empty(name: str, values: Array) -> BoolArray:
         return np.asarray(values == NO_FLAG)
     if name == "episode_ids":
         return np.asarray(values == NO_EPISODE)
-    total = values.sum(dtype=np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = values.sum()
     if total == total:  # only NaN differs from itself, and a sum with NaN in it is NaN
         return np.zeros(len(values), dtype=bool)
     return np.asarray(np.isnan(values).reshape(len(values), -1).any(axis=1))
