@@ -71,9 +71,8 @@ def inspect(
     else:
         _print_report(found)
     if not no_plot:
-        path = plot or Path(
-            f"inspect-{source.replace('/', '-') if log.info.spaces else Path(source).stem}.png"
-        )
+        name = source.replace("/", "-") if place.dataset_id is not None else Path(source).stem
+        path = plot or Path(f"inspect-{name.replace('*', 'all')}.png")
         plot_inspection(found, log, path)
         typer.echo(f"picture: {path}", err=as_json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import entry_points
 
 from rl_training.config.wording import did_you_mean
@@ -10,6 +11,7 @@ BUILTIN_FORMATS = {
     "table": "rl_training.data.formats.table:TABLE",
     "csv": "rl_training.data.formats.table:CSV",
     "parquet": "rl_training.data.formats.table:PARQUET",
+    "feather": "rl_training.data.formats.table:FEATHER",
     "hdf5": "rl_training.data.formats.hdf5:HDF5",
     "npz": "rl_training.data.formats.npz:NPZ",
     "minari": "rl_training.data.formats.minari:MINARI",
@@ -38,11 +40,20 @@ def add_format_name(name: str) -> None:
     _registered.add(name)
 
 
+def format_names() -> tuple[str, ...]:
+    """Built-in formats, then those that were registered or are offered by installed packages."""
+    return (*BUILTIN_FORMATS, *sorted((_registered | _offered()) - BUILTIN_FORMATS.keys()))
+
+
+@cache
+def _offered() -> frozenset[str]:
+    """Names that installed packages offer; looking through them takes a while and is done once."""
+    return frozenset(entry.name for entry in entry_points(group=FORMAT_GROUP))
+
+
 def source_kinds() -> tuple[str, ...]:
     """Every kind that one part of a dataset can have."""
-    offered = {entry.name for entry in entry_points(group=FORMAT_GROUP)}
-    others = sorted((_registered | offered) - BUILTIN_FORMATS.keys())
-    return (AUTO, *COLLECTED_KINDS, *BUILTIN_FORMATS, *others)
+    return (AUTO, *COLLECTED_KINDS, *format_names())
 
 
 def kind_problem(kind: str, *, mix: bool) -> str | None:

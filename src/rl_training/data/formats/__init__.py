@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_training.config.data_fields import DatasetSource
-from rl_training.config.data_kinds import BUILTIN_FORMATS, FORMAT_GROUP, add_format_name
+from rl_training.config.data_kinds import BUILTIN_FORMATS, FORMAT_GROUP, add_format_name, format_names
 from rl_training.core.errors import DataError
 from rl_training.core.plugins import Registry
 
@@ -37,7 +37,7 @@ class Format:
 
 FORMATS: Registry[Format] = Registry("dataset_kind", FORMAT_GROUP, BUILTIN_FORMATS)
 
-GENERAL = ("minari", "hdf5", "npz", "parquet", "csv", "table")
+GENERAL = ("minari", "hdf5", "npz", "parquet", "feather", "csv", "table")
 """Formats that take whatever has their ending; every other one is asked first."""
 
 
@@ -51,7 +51,7 @@ def register_format(name: str, format: Format) -> None:
 
 def recognised_format(path: Path) -> str:
     """The name of the format of a file, folder or pattern."""
-    names = FORMATS.names()
+    names = format_names()
     for name in (*(name for name in names if name not in GENERAL), *GENERAL):
         recognise = FORMATS.get(name).recognise
         if recognise is not None and recognise(path):
@@ -66,12 +66,12 @@ def recognised_format(path: Path) -> str:
 
 def known_suffixes() -> list[str]:
     """Endings of all formats, in the order of the registry."""
-    return list(dict.fromkeys(suffix for name in FORMATS.names() for suffix in FORMATS.get(name).suffixes))
+    return list(dict.fromkeys(suffix for name in format_names() for suffix in FORMATS.get(name).suffixes))
 
 
 def format_of_ending(path: Path) -> str | None:
     """The writable format that the ending of a file names."""
-    for name in FORMATS.names():
+    for name in format_names():
         format = FORMATS.get(name)
         if format.write is not None and path.suffix.lower() in format.suffixes:
             return name

@@ -121,3 +121,10 @@ PARQUET = Format(
     write=write_parquet,
     keys=table_keys,
 )
+FEATHER = Format(
+    read=partial(read_table, kind="feather"),
+    suffixes=(".feather", ".arrow"),
+    recognise=_recognises("feather"),
+    write=write_feather,
+    keys=table_keys,
+)

@@ -43,8 +43,7 @@ def flags(column: Any, name: str, where: str, start: int) -> Array:
     """1, 0, or `NO_FLAG` where the cell is empty; words such as yes and no are understood."""
     pa = import_pyarrow()
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        values = numbers(column, name, where).astype(np.float64)
-        return _codes(values, name, where, start)
+        return _codes(numbers(column, name, where), name, where, start)
     encoded = column.dictionary_encode()
     table = [_flag_of(word) for word in encoded.dictionary.to_pylist()]
     indices = encoded.indices.fill_null(len(table)).to_numpy(zero_copy_only=False)
@@ -62,11 +61,13 @@ def flags(column: Any, name: str, where: str, start: int) -> Array:
 
 def episode_codes(column: Any, known: dict[object, int]) -> Array:
     """Episodes as whole numbers in the order in which they first appear; `known` grows."""
-    encoded = column.dictionary_encode()
-    table = [known.setdefault(value, len(known)) for value in encoded.dictionary.to_pylist()]
-    indices = encoded.indices.fill_null(len(table)).to_numpy(zero_copy_only=False)
-    codes: Array = np.array([*table, NO_EPISODE], dtype=np.int64)[indices]
-    return codes
+    import pyarrow.compute as compute
+
+    runs = compute.run_end_encode(column)
+    values = runs.values.to_pylist()
+    codes = [NO_EPISODE if value is None else known.setdefault(value, len(known)) for value in values]
+    lengths = np.diff(runs.run_ends.to_numpy(), prepend=0)
+    return np.repeat(np.array(codes, dtype=np.int64), lengths)
 
 
 def times(column: Any, name: str, where: str, start: int) -> Array:
@@ -121,14 +122,15 @@ def _lists(column: Any, name: str, where: str) -> Array:
 
 
 def _codes(values: Array, name: str, where: str, start: int) -> Array:
-    missing = np.isnan(values)
+    missing = np.zeros(len(values), dtype=bool) if values.dtype.kind in "biu" else np.isnan(values)
     wrong = np.flatnonzero(~missing & (values != 0) & (values != 1))
     if len(wrong):
         row = int(wrong[0])
         raise DataError(
             f"{where}: {name} must be 0 or 1 in every row, but row {start + row} is {values[row]:g}"
         )
-    return np.where(missing, NO_FLAG, values).astype(np.uint8)
+    codes: Array = values.astype(np.uint8) if not missing.any() else np.where(missing, NO_FLAG, values)
+    return codes.astype(np.uint8, copy=False)
 
 
 def _flag_of(word: str) -> float:

@@ -57,7 +57,9 @@ class TableFile:
             import pyarrow.parquet as parquet
 
             with parquet.ParquetFile(self.path) as file:
-                for batch in file.iter_batches(batch_size=CHUNK_ROWS, columns=list(kinds), use_threads=False):
+                for batch in file.iter_batches(
+                    batch_size=2 * CHUNK_ROWS, columns=list(kinds), use_threads=False
+                ):
                     yield batch.select(list(kinds))
         elif self.kind == "feather":
             with pa.memory_map(str(self.path)) as source, pa.ipc.open_file(source) as file:
