@@ -27,18 +27,15 @@ def open_hdf5(path: Path) -> Iterator[Any]:
 
 def check_inside(file: Any, path: Path) -> None:
     """Refuse links to other files, links to nothing, and arrays whose numbers lie elsewhere."""
-
-    def visit(name: str, link: Any) -> None:
+    links: list[tuple[str, Any]] = []
+    file.visititems_links(lambda name, link: links.append((name, link)))  # an error inside would be lost
+    for name, link in links:
         if isinstance(link, h5py.ExternalLink):
             raise DataError(f"{path}: {name} is a link into another file ({link.filename}), which is refused")
         if isinstance(link, h5py.SoftLink):
             _check_soft(file, path, name, link.path)
-            return
-        stored = file[name]
-        if isinstance(stored, h5py.Dataset):
+        elif isinstance(stored := file[name], h5py.Dataset):
             _check_array(stored, path, name)
-
-    file.visititems_links(visit)
 
 
 def _check_soft(file: Any, path: Path, name: str, target: str) -> None:

@@ -56,8 +56,12 @@ def recognised_format(path: Path) -> str:
         recognise = FORMATS.get(name).recognise
         if recognise is not None and recognise(path):
             return name
-    if not path.exists() and not any(sign in str(path) for sign in "*?["):
-        raise DataError(f"{path}: no such file or folder")
+    if not path.exists():
+        pattern = any(sign in str(path) for sign in "*?[")
+        what = (
+            "no file matches this pattern, or none of a known format" if pattern else "no such file or folder"
+        )
+        raise DataError(f"{path}: {what}")
     raise DataError(
         f"{path}: no known format; its ending must be one of {', '.join(known_suffixes())}, or dataset_kind "
         f"must say which of {', '.join(names)} it is"

@@ -23,7 +23,7 @@ from rl_training.data.tables.files import (
     is_pattern,
     kind_of_file,
 )
-from rl_training.data.tables.joining import joined
+from rl_training.data.tables.joining import JoinedFiles, joined
 from rl_training.data.tables.opening import TableFile, open_table
 from rl_training.data.writing import log_columns
 
@@ -40,13 +40,17 @@ def read_table(source: DatasetSource, target: Target, *, kind: str | None = None
         tables.append(open_table(file, source, kind=kind, like=tables[0] if tables else None))
     info = stored_info(str(path), tables[0].info)
     return read_rows(
-        [(str(tables[0].path), table) for table in joined(tables)],
+        [(_label(table), table) for table in joined(tables)],
         source,
         target,
         source=str(path),
         capacity=sum(table.rows for table in tables),
         info=info,
     )
+
+
+def _label(table: TableFile | JoinedFiles) -> str:
+    return str(table.files[0].path if isinstance(table, JoinedFiles) else table.path)
 
 
 def table_keys(path: Path) -> list[str]:
