@@ -164,10 +164,10 @@ def test_a_log_without_rewards_is_for_bc_alone(tmp_path: Path) -> None:
 
 def test_bounds_from_the_data_and_advice_where_none_are_known(tmp_path: Path) -> None:
     settings = no_reward(tmp_path)
-    with pytest.raises(ConfigError, match=r"the data spans \[5\] to \[7\]"):
+    with pytest.raises(ConfigError, match=r"the data spans \[5\] to \[9\]"):
         infer_env_spaces(TrainConfig(algo="bc", total_timesteps=1, algo_kwargs=settings))
     config = TrainConfig(algo="bc", total_timesteps=1, algo_kwargs={**settings, "action_bounds": "data"})
-    assert infer_env_spaces(config) == Spaces(1, (5.0,), (7.0,))
+    assert infer_env_spaces(config) == Spaces(1, (5.0,), (9.0,))
     (tmp_path / "log.csv").write_text("e,x,u\n1,0,5\n1,1,5\n")
     with pytest.raises(DataError, match="u is 5 in every row, so its bounds cannot come from the data"):
         infer_env_spaces(config)
