@@ -118,7 +118,7 @@ def test_convert_tours_all_formats(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_convert_refuses_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_npz(tmp_path / "a.npz", episodes([4], [True]))
     for arguments, words in (
-        (("a.npz", "b.txt"), "the target must end in .hdf5"),
+        (("a.npz", "b.txt"), "the target must end in .csv, .parquet, .feather"),
         (("a.npz", "a.npz"), "exists already; add --overwrite"),
         (("a.npz", "minari:x-v0", "--minari-root", "sets"), "states its action bounds"),
         (("a.npz", "b.npz", "--action-low", -1), "must be given together"),

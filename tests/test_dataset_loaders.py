@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.core.errors import DataError
+from rl_training.core.errors import ConfigError, DataError
 from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.data.convert import Place, convert, read_place, write_place
 from rl_training.data.disk_cache import CACHE_VARIABLE, cached_log
@@ -254,8 +254,10 @@ def test_damaged_foreign_and_missing_files(tmp_path: Path, kind: str) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match="no such file"):
         load(Place(kind, tmp_path / f"absent.{kind}"))
-    with pytest.raises(DataError, match="is a directory"):
-        load(Place(kind, tmp_path))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DataError, match="holds no table" if kind == "parquet" else "is a directory"):
+        load(Place(kind, empty))
 
 
 def test_damaged_bytes_inside_an_npz(tmp_path: Path) -> None:
@@ -277,8 +279,10 @@ def test_a_minari_id_that_is_not_installed_lists_what_is(tmp_path: Path) -> None
 
 
 def test_unknown_kinds_and_missing_places() -> None:
-    with pytest.raises(DataError, match="dataset_kind must be one of hdf5, npz, parquet, csv, minari"):
-        load_transition_dataset("pt")
+    with pytest.raises(
+        ConfigError, match=r"dataset_kind must be one of table, csv, .* got 'ndz' \(did you mean 'npz'"
+    ):
+        load_transition_dataset("ndz")
     with pytest.raises(DataError, match="dataset_path is required by dataset_kind 'npz'"):
         load_transition_dataset("npz")
     with pytest.raises(DataError, match="dataset_id is required by dataset_kind 'minari'"):
@@ -308,7 +312,7 @@ def test_data_on_disk_is_mapped_and_not_held(tmp_path: Path) -> None:
     """Read-only maps: private writable ones count as memory and fail for files larger than it."""
     place = Place("npz", tmp_path / "log.npz")
     write_place(as_log(episodes([5, 5], [True, False], optional=True)), place)
-    log = cached_log("npz", dataset_path=place.path)
+    log = cached_log("npz", place.source({}))
     for column in (log.obs, log.actions, log.next_obs, log.next_actions):
         assert isinstance(column, np.memmap) and not column.flags.writeable
     dataset = log.to_dataset()

@@ -92,7 +92,7 @@ def test_normalisation_covers_what_is_trained_on(tmp_path: Path, in_memory: bool
     assert torch.equal(batch["next_obs"], prepared.normalizer.apply(raw.next_obs))
     spread = np.ptp(raw.episode_returns())
     np.testing.assert_allclose(prepared.dataset.rewards, raw.rewards * 1000.0 / spread, rtol=1e-5)
-    assert prepared.reward_transform.scale == pytest.approx(1000.0 / spread)
+    assert prepared.summary["reward_transform"]["scale"] == pytest.approx(1000.0 / spread)
 
 
 def test_a_dataset_in_memory_goes_the_same_way_and_is_not_changed() -> None:

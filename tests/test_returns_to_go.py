@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rl_training.data import TransitionDataset, compute_discounted_returns_to_go
-from rl_training.data.episodes import Tails
+from rl_training.data.episodes import LastRewards
 from rl_training.data.returns import n_step_returns, returns_to_go
 
 GAMMA = 0.99
@@ -91,11 +91,11 @@ def test_returns_are_recomputed_from_transformed_rewards() -> None:
 
 def test_a_tail_belongs_to_the_returns_and_to_the_failure_rule() -> None:
     ends = np.array([False, True, False, True])
-    tails = Tails(np.array([1]), np.array([4.0]))
-    found = returns_to_go(np.array([1.0, 2.0, 1.0, 1.0]), ends, 0.5, tails=tails)
+    last_rewards = LastRewards(np.array([1]), np.array([4.0]))
+    found = returns_to_go(np.array([1.0, 2.0, 1.0, 1.0]), ends, 0.5, last_rewards=last_rewards)
     np.testing.assert_allclose(found, [1 + 0.5 * (2 + 0.5 * 4), 2 + 0.5 * 4, 1.5, 1.0])
     failing = np.zeros(4)
-    rescued = returns_to_go(failing - 1, ends, 0.5, tails=tails, failure_reward=-1.0)
+    rescued = returns_to_go(failing - 1, ends, 0.5, last_rewards=last_rewards, failure_reward=-1.0)
     np.testing.assert_allclose(rescued, [-1 + 0.5 * (-1 + 2), -1 + 2, -2.0, -2.0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from rl_training.models.models import BCNetworkConfig, MLPBCModel
 
 class BC(Learner):
     """A deterministic actor learns by squared error, any other by the likelihood of the logged actions."""
+
+    uses_rewards: ClassVar[bool] = False
 
     def setup(self) -> None:
         self.actor = self.model.actor

@@ -63,6 +63,8 @@ class Learner(ABC):
     """A subclass names its own class of settings in both."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """Batch fields beyond the five standard ones."""
+    uses_rewards: ClassVar[bool] = True
+    """False for a learner that can train on logs without rewards."""
 
     def __init__(self, model: PolicyModel, *, seed: int = 0, **keywords: object) -> None:
         self.model = model

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rl_training.cli.column_options import with_column_options
 from rl_training.cli.examples import examples
 from rl_training.cli.options import QuietOption
 
@@ -28,40 +29,50 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace a fi
 @app.command(
     epilog=examples(
         "rl-training data inspect log.hdf5",
+        "rl-training data inspect 'logs/*.csv'",
+        "rl-training data inspect 'logs/*.csv' --obs 'T_*,level' --action 'valve,heater' --reward score",
         "rl-training data inspect D4RL/door/human-v2 --json",
     )
 )
+@with_column_options
 def inspect(
     source: Annotated[
-        str, typer.Argument(metavar="FILE_OR_ID", help="HDF5, NPZ, Parquet or CSV file, or a Minari id.")
+        str, typer.Argument(metavar="FILE_OR_ID", help="File, folder, pattern in quotes, or a Minari id.")
     ],
+    fields: dict[str, Any],
     env_id: EnvOption = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Where the picture goes.")] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     minari_root: RootOption = None,
 ) -> None:
-    """Say what is in a dataset and what is suspicious about it."""
+    """Say what is in a dataset and what is suspicious about it.
+
+    Of a table whose columns are not known, say what they may be, and propose a mapping.
+    """
     import warnings
 
     from rl_training.cli.output import print_json
+    from rl_training.cli.table_guess import print_guess
     from rl_training.data.convert import read_place, source_place
     from rl_training.data.inspection import inspect_log
     from rl_training.data.inspection_plot import plot_inspection
     from rl_training.data.validation import DataWarning
 
+    place = source_place(source, minari_root)
+    if print_guess(place, fields, as_json=as_json):
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # they are part of the report
-        log = read_place(source_place(source, minari_root), lenient=True)
-    found = inspect_log(log, _bounds(env_id or log.info.env_id, required=env_id is not None))
+        log = read_place(place, lenient=True, fields=fields)
+    found = inspect_log(log, _bounds_for_report(env_id, log.info.env_id))
     if as_json:
         print_json(found.to_dict())
     else:
         _print_report(found)
     if not no_plot:
-        path = plot or Path(
-            f"inspect-{source.replace('/', '-') if log.info.spaces else Path(source).stem}.png"
-        )
+        name = source.replace("/", "-") if place.dataset_id is not None else Path(source).stem
+        path = plot or Path(f"inspect-{name.replace('*', 'all')}.png")
         plot_inspection(found, log, path)
         typer.echo(f"picture: {path}", err=as_json)
 
@@ -132,11 +143,16 @@ def collect(
         "rl-training data convert log.npz minari:my-robot/logs-v0 --env-id Pendulum-v1",
     )
 )
+@with_column_options
 def convert(
     source: Annotated[str, typer.Argument(metavar="FILE_OR_ID", help="Dataset to read.")],
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="File to write (.hdf5, .npz, .parquet) or minari:NAME-v0.")
+        str,
+        typer.Argument(
+            metavar="TARGET", help="File to write (.hdf5, .npz, .parquet, .csv) or minari:NAME-v0."
+        ),
     ],
+    fields: dict[str, Any],
     env_id: EnvOption = None,
     action_low: Annotated[
         list[float] | None, typer.Option("--action-low", help="Lower bound; once, or once per action.")
@@ -152,28 +168,35 @@ def convert(
 
     place, goal = conversion.source_place(source, minari_root), conversion.target_place(target, minari_root)
     _refuse_existing(goal.path if goal.dataset_id is None else None, overwrite)
-    log = conversion.read_place(place, exact=True)
-    spaces = _given_bounds(log, action_low, action_high) or _bounds(env_id, required=True)
+    log = conversion.read_place(place, exact=True, fields=fields)
+    spaces = _given_bounds(log, action_low, action_high) or _bounds(env_id)
     log = conversion.with_facts(log, spaces=spaces, env_id=env_id)
     conversion.write_place(log, goal)
     typer.echo(f"{goal}: {len(log)} rows, {int(log.ends.sum())} episodes")
-    omitted = [] if place.kind == "minari" else conversion.left_out(place)
+    omitted = conversion.left_out(place, fields)
     if omitted:
         typer.echo(f"left out, not part of a transition: {', '.join(omitted)}", err=True)
 
 
-def _bounds(env_id: str | None, *, required: bool) -> Spaces | None:
-    """Action bounds of an environment; of one that the data merely mentions, only if it can be made here."""
+def _bounds(env_id: str | None) -> Spaces | None:
+    """Action bounds of an environment that the user names."""
     if env_id is None:
         return None
-    from rl_training.core.errors import EnvironmentProblem
     from rl_training.runtime.environments import spaces_of
 
+    return spaces_of(env_id)
+
+
+def _bounds_for_report(env_id: str | None, named: str | None) -> Spaces | None:
+    """Bounds of the user's environment; of one that the data merely names, only if it is known here."""
+    if env_id is not None or named is None:
+        return _bounds(env_id)
+    from rl_training.core.errors import UserError
+    from rl_training.runtime.offline_data import spaces_of_named
+
     try:
-        return spaces_of(env_id)
-    except EnvironmentProblem:
-        if required:
-            raise
+        return spaces_of_named(named, "the data")
+    except UserError:
         return None
 
 

@@ -1,10 +1,17 @@
 """Command-line options as config overrides, so that they are checked with everything else."""
 
 import json
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 from rl_training.core.errors import ConfigError
+
+OWN_DATA = "iql/own_data"
+"""Packaged config that runs on own data start from; it sets nothing that belongs to one algorithm."""
+
+MINARI_PREFIX = "minari:"
 
 
 def parse_seeds(text: str | None) -> list[int] | None:
@@ -28,3 +35,32 @@ def as_overrides(**options: str | int | list[int] | Path | None) -> list[str]:
         for name, value in options.items()
         if value is not None
     ]
+
+
+def data_overrides(
+    config: str | None,
+    algo: str | None,
+    data: str | None,
+    fields: dict[str, Any],
+    low: list[float] | None,
+    high: list[float] | None,
+) -> tuple[str, list[str]]:
+    """The config to start from, and what the data options change in it; paths become absolute."""
+    if config is None and (algo is None or data is None):
+        raise ConfigError("--config is required, or --algo and --data to train on a log of your own")
+    own = config is None
+    recipe: dict[str, Any] = dict(fields)
+    if own:  # the example values of the packaged config give way
+        recipe = {"columns": {}, "missing_values": "error", "action_low": low, "action_high": high, **fields}
+    recipe |= {
+        name: bound for name, bound in (("action_low", low), ("action_high", high)) if bound is not None
+    }
+    if data is not None and data.startswith(MINARI_PREFIX):
+        recipe |= {
+            "dataset_kind": "minari",
+            "dataset_id": data.removeprefix(MINARI_PREFIX),
+            "dataset_path": None,
+        }
+    elif data is not None:
+        recipe |= {"dataset_kind": "auto", "dataset_path": os.path.abspath(data)}
+    return config or OWN_DATA, [f"algo_kwargs.{name}={json.dumps(value)}" for name, value in recipe.items()]

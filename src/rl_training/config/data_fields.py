@@ -7,25 +7,87 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
+from rl_training.config.data_kinds import AUTO, BUILTIN_FORMATS, COLLECTED_KINDS, MIX, kind_problem
 from rl_training.config.errors import ConfigError
 from rl_training.config.fields import setting
 from rl_training.config.model import ConfigModel
 from rl_training.config.run_fields import ControlFields, RewardFields
 
-SourceKind = Literal["random", "checkpoint", "npz", "hdf5", "minari", "parquet"]
-DatasetKind = Literal["random", "checkpoint", "npz", "hdf5", "minari", "parquet", "mix"]
+_KINDS = f"{', '.join(COLLECTED_KINDS)}, {', '.join(BUILTIN_FORMATS)}, or auto (recognises its format)"
 
 DEFAULT_ROWS = 10_000
 """Rows that `random` and `checkpoint` collect when `dataset_size` is not given."""
 
 
-class DatasetSource(ConfigModel):
-    """Where rows come from; shared by a whole dataset and by one part of a mix."""
+class ColumnsConfig(ConfigModel):
+    """Which columns of a table are what; `obs_*` stands for all that match, ordered by their numbers."""
+
+    section: ClassVar[str] = "columns"
+
+    observations: tuple[str, ...] = setting((), "columns that make up the observation, in this order")
+    actions: tuple[str, ...] = setting((), "columns that make up the action, in this order")
+    reward: str | None = setting(None, "reward of the step; a log without one can only train bc")
+    next_observations: tuple[str, ...] = setting(
+        (), "the observation after the step; without them it is the next row of the episode"
+    )
+    episode: str | None = setting(None, "number or text that is the same in all rows of an episode")
+    time: str | None = setting(None, "time of the step: a number, a date and time, or ISO text")
+    terminated: str | None = setting(
+        None, "flag of rows where the task itself ended (0/1, true/false, yes/no)"
+    )
+    truncated: str | None = setting(None, "flag of rows where only the recording ended")
+    behavior_logprobs: str | None = setting(None, "log-probability of the action under the logging policy")
+    units: dict[str, str] = setting({}, "unit of a column, such as {T_tank: °C}; shown wherever it is named")
+
+    @field_validator("observations", "actions", "next_observations", mode="before")
+    @classmethod
+    def _one_name_is_a_list(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class TableFields(ConfigModel):
+    """How rows of a table become steps of episodes."""
 
     section: ClassVar[str] = "data"
 
+    columns: ColumnsConfig = setting(
+        ColumnsConfig(), "which columns are what: observations, actions, reward, episode, time, terminated, …"
+    )
+    missing_values: Literal["error", "drop", "hold"] = setting(
+        "error", "empty cells: refuse, drop the step and split the episode, or hold the episode's last value"
+    )
+    files_end_episodes: bool | None = setting(
+        None, "whether an episode ends where its file ends; null = only where no episode column is mapped"
+    )
+    max_gap: float | None = setting(
+        None, "a longer time between two rows ends the episode as a time-out (seconds for dates)", gt=0
+    )
+    discount_by_time: bool = setting(
+        False, "discount a step of duration Δt by gamma^(Δt / median Δt) instead of gamma; needs columns.time"
+    )
+    csv_separator: str | None = setting(None, "character between cells of text tables; null = detected")
+    csv_decimal: Literal[".", ","] | None = setting(None, "decimal mark of text tables; null = detected")
+    csv_encoding: str | None = setting(None, "encoding of text tables, such as cp1252; null = detected")
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _columns_are_built(cls, value: Any) -> Any:
+        return ColumnsConfig.build(value) if isinstance(value, Mapping) else value
+
+    @model_validator(mode="after")
+    def _table_is_readable(self) -> Self:
+        if self.csv_separator is not None and len(self.csv_separator) != 1:
+            raise ValueError(f"csv_separator must be a single character, got {self.csv_separator!r}")
+        return self
+
+
+class DatasetSource(TableFields):
+    """Where rows come from; shared by a whole dataset and by one part of a mix."""
+
     dataset_path: str | None = setting(
-        None, "file of the kinds npz, hdf5 and parquet; for minari the directory that holds the datasets"
+        None,
+        "file, or for tables also a folder or a pattern such as logs/*.csv; for minari the directory that "
+        "holds the datasets",
     )
     dataset_id: str | None = setting(None, "id of a local Minari dataset, such as D4RL/door/human-v2")
     dataset_size: int | None = setting(
@@ -52,7 +114,7 @@ class DatasetSource(ConfigModel):
 class DatasetPart(DatasetSource):
     """One part of a mix."""
 
-    dataset_kind: SourceKind = setting(..., "where the part comes from")
+    dataset_kind: str = setting(..., f"where the part comes from: {_KINDS}")
     weight: float | None = setting(None, "share of the mix relative to the other parts' weights", gt=0)
     rows: int | None = setting(None, "rows that the mix draws from the part (instead of a weight)", ge=1)
 
@@ -65,7 +127,10 @@ class DatasetPart(DatasetSource):
 class OfflineDataFields(DatasetSource, RewardFields):
     """Every dataset field of an offline algorithm's `algo_kwargs`."""
 
-    dataset_kind: DatasetKind = setting("random", "where the data comes from")
+    dataset_kind: str = setting(
+        "random",
+        f"where the data comes from: mix, {_KINDS}; where a path or id is given, auto is the default",
+    )
     dataset_parts: tuple[DatasetPart, ...] = setting(
         (), "parts of the kind mix: mappings of these dataset_ fields with a `weight` or `rows` each"
     )
@@ -84,6 +149,9 @@ class OfflineDataFields(DatasetSource, RewardFields):
     )
     top_fraction: float = setting(1.0, "share of episodes kept, those with the highest return", gt=0, le=1)
     n_step: int = setting(1, "steps summed into one transition", ge=1)
+    validation_share: float = setting(
+        0.0, "share of whole episodes held out of training, drawn with dataset_seed", ge=0, lt=1
+    )
     normalize_observations: bool = setting(
         False, "(obs - mean) / (std + 1e-3) over the data, saved with the policy"
     )
@@ -92,6 +160,10 @@ class OfflineDataFields(DatasetSource, RewardFields):
     )
     out_of_bounds: Literal["error", "clip", "rescale"] = setting(
         "error", "data actions outside the bounds: refuse, clip, or map the data's own range to the bounds"
+    )
+    action_bounds: Literal["stated", "data"] = setting(
+        "stated",
+        "data takes the smallest and largest logged action as the bounds, where nobody knows better ones",
     )
     action_low: tuple[float, ...] | None = setting(
         None, "lower action bounds, when neither an environment nor the data gives them"
@@ -105,6 +177,15 @@ class OfflineDataFields(DatasetSource, RewardFields):
     reference_max_return: float | None = setting(
         None, "return that a normalised score of 100 stands for (usually an expert)"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_path_is_recognised(cls, values: Any) -> Any:
+        """Where only a place is given, its format is found out."""
+        if not isinstance(values, dict) or "dataset_kind" in values:
+            return values
+        given = values.get("dataset_path") is not None or values.get("dataset_id") is not None
+        return {**values, "dataset_kind": AUTO} if given else values
 
     @field_validator("dataset_parts", mode="before")
     @classmethod
@@ -129,9 +210,11 @@ class OfflineDataFields(DatasetSource, RewardFields):
         return self
 
     def _recipe_problems(self) -> list[str]:
-        if self.dataset_kind != "mix":
+        if self.dataset_kind != MIX:
             parts = ["dataset_parts is used by dataset_kind 'mix' only"] if self.dataset_parts else []
-            return parts + _source_problems(self.dataset_kind, self)
+            return parts + _source_problems(self.dataset_kind, self, mix=True)
+        if self.discount_by_time:
+            return ["discount_by_time of a mix is set in each part of dataset_parts"]
         if len(self.dataset_parts) < 2:
             return [f"dataset_parts must have at least 2 parts, got {len(self.dataset_parts)}"]
         chosen = [(part.weight is not None, part.rows is not None) for part in self.dataset_parts]
@@ -145,6 +228,8 @@ class OfflineDataFields(DatasetSource, RewardFields):
         problems = []
         if (self.action_low is None) != (self.action_high is None):
             problems.append("action_low and action_high must be given together")
+        if self.action_low is not None and self.action_bounds == "data":
+            problems.append("action_bounds must be 'stated' where action_low and action_high are given")
         minimum, maximum = self.reference_min_return, self.reference_max_return
         if (minimum is None) != (maximum is None):
             problems.append("reference_min_return and reference_max_return must be given together")
@@ -163,10 +248,16 @@ def _check_source(kind: str, source: DatasetSource) -> None:
         raise ValueError("\n".join(problems))
 
 
-def _source_problems(kind: str, source: DatasetSource) -> list[str]:
-    needed = {"minari": "dataset_id", "checkpoint": "dataset_checkpoint"}
-    needed |= {"npz": "dataset_path", "hdf5": "dataset_path", "parquet": "dataset_path"}
-    name = needed.get(kind)
-    if name is not None and getattr(source, name) is None:
-        return [f"{name} is required by dataset_kind '{kind}'"]
-    return []
+def _source_problems(kind: str, source: DatasetSource, *, mix: bool = False) -> list[str]:
+    wrong = kind_problem(kind, mix=mix)
+    if wrong is not None:
+        return [wrong]
+    if source.discount_by_time and kind in COLLECTED_KINDS:
+        return [f"discount_by_time needs logged times, which dataset_kind '{kind}' does not have"]
+    if kind == "random":
+        return []
+    if kind == AUTO:
+        given = source.dataset_path is not None or source.dataset_id is not None
+        return [] if given else ["dataset_path (or dataset_id) is required by dataset_kind 'auto'"]
+    name = {"minari": "dataset_id", "checkpoint": "dataset_checkpoint"}.get(kind, "dataset_path")
+    return [f"{name} is required by dataset_kind '{kind}'"] if getattr(source, name) is None else []

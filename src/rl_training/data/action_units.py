@@ -10,7 +10,8 @@ from rl_training.config.data_fields import OfflineDataFields
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import ActionScaling
-from rl_training.data.offline_dataset import TransitionDataset, as_array
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.stored_rows import as_array
 from rl_training.data.validation import action_range, check_width, first_outside
 
 

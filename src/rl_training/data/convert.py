@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rl_training.config.data_fields import DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
 from rl_training.data.dataset_loaders import read_log
 from rl_training.data.episode_log import EpisodeLog
-from rl_training.data.field_names import resolve_names, unused_names
-from rl_training.data.formats.minari import installed_ids
-from rl_training.data.reading import Target, vector_columns
-from rl_training.data.writing import FORMAT_OF_ENDING, claim_space, replacing, write_log
+from rl_training.data.field_names import INFO_KEYS
+from rl_training.data.formats import FORMATS, format_of_ending, known_suffixes, recognised_format
+from rl_training.data.formats.minari import id_folder, installed_ids
+from rl_training.data.reading import Target
+from rl_training.data.tables.mapping import map_columns
+from rl_training.data.writing import claim_space, replacing, write_log
 
 MINARI_PREFIX = "minari:"
 """`minari:NAME-v0` names a Minari dataset where a file could stand as well."""
@@ -27,21 +31,24 @@ class Place:
     path: Path | None = None
     dataset_id: str | None = None
 
+    def source(self, fields: Mapping[str, object]) -> DatasetSource:
+        """The dataset fields of a config that name this place."""
+        path = None if self.path is None else str(self.path)
+        return DatasetSource.build({**fields, "dataset_path": path, "dataset_id": self.dataset_id})
+
     def __str__(self) -> str:
         return str(self.path) if self.dataset_id is None else f"{MINARI_PREFIX}{self.dataset_id}"
 
 
 def source_place(name: str, root: Path | None = None) -> Place:
-    """An existing dataset by file name or Minari id."""
+    """An existing dataset: a file, folder or pattern, or a Minari id."""
     if name.startswith(MINARI_PREFIX):
         return Place("minari", root, name.removeprefix(MINARI_PREFIX))
     path = Path(name)
-    kind = FORMAT_OF_ENDING.get(path.suffix.lower())
-    if kind is not None and (path.exists() or name not in _ids(root)):
-        return Place(kind, path)
-    if path.is_file():
-        raise DataError(f"{path}: the ending of a data file must be one of {', '.join(FORMAT_OF_ENDING)}")
-    return Place("minari", root, name)
+    is_place = path.exists() or any(sign in name for sign in "*?[")
+    if not is_place and (path.suffix.lower() not in known_suffixes() or name in _ids(root)):
+        return Place("minari", root, name)
+    return Place(recognised_format(path), path)
 
 
 def target_place(name: str, root: Path | None = None) -> Place:
@@ -49,31 +56,36 @@ def target_place(name: str, root: Path | None = None) -> Place:
     if name.startswith(MINARI_PREFIX):
         return Place("minari", root, name.removeprefix(MINARI_PREFIX))
     path = Path(name)
-    kind = FORMAT_OF_ENDING.get(path.suffix.lower())
-    if kind is None or kind == "csv":
+    kind = format_of_ending(path)
+    if kind is None:
+        writable = [suffix for suffix in known_suffixes() if format_of_ending(Path("x" + suffix)) is not None]
         raise DataError(
-            f"the target must end in .hdf5, .h5, .npz or .parquet, or be {MINARI_PREFIX}NAME-v0, got {name!r}"
+            f"the target must end in {', '.join(writable)}, or be {MINARI_PREFIX}NAME-v0, got {name!r}"
         )
     return Place(kind, path)
 
 
-def read_place(place: Place, *, exact: bool = False, lenient: bool = False) -> EpisodeLog:
-    """Read a whole dataset; `exact` keeps double precision, `lenient` lets NaN through."""
+def read_place(
+    place: Place, *, exact: bool = False, lenient: bool = False, fields: Mapping[str, object] | None = None
+) -> EpisodeLog:
+    """Read a whole dataset; `exact` keeps double precision, `lenient` lets NaN through.
+
+    `fields` are further dataset fields, such as `columns`.
+    """
     target = Target(exact=exact, lenient=lenient)
-    return read_log(place.kind, dataset_path=place.path, dataset_id=place.dataset_id, target=target)
+    return read_log(place.kind, place.source(fields or {}), target)
 
 
 def write_place(log: EpisodeLog, place: Place) -> None:
     """Write a whole dataset; what exists under that name is replaced (files) or refused (Minari)."""
     if place.kind != "minari":
         assert place.path is not None
-        write_log(log, place.path)
+        write_log(log, place.path, place.kind)
         return
-    from rl_training.data.formats.minari import datasets_root
     from rl_training.data.formats.minari_writer import write_minari
 
     assert place.dataset_id is not None
-    folder = datasets_root(place.path) / place.dataset_id / "data"
+    folder = id_folder(place.dataset_id, place.path) / "data"
     if folder.exists():
         raise DataError(f"{place}: this Minari dataset exists already in {folder.parent}; choose another id")
     try:
@@ -100,28 +112,15 @@ def convert(source: Place, target: Place) -> EpisodeLog:
     return log
 
 
-def left_out(place: Place) -> list[str]:
+def left_out(place: Place, fields: Mapping[str, object] | None = None) -> list[str]:
     """Keys of a file that are no part of a transition and are not converted."""
-    keys = _keys(place)
-    vectors = vector_columns(keys)
-    used = resolve_names([*keys, *vectors], str(place))
-    numbered = {column for name in used.values() for column in vectors.get(name, [])}
-    return [name for name in unused_names(keys, used) if name not in numbered]
-
-
-def _keys(place: Place) -> list[str]:
-    assert place.path is not None
-    if place.kind == "hdf5":
-        from rl_training.data.formats.hdf5 import hdf5_keys
-
-        return hdf5_keys(place.path)
-    if place.kind == "npz":
-        from rl_training.data.formats.npz import npz_keys
-
-        return npz_keys(place.path)
-    from rl_training.data.formats.parquet import csv_keys, parquet_keys
-
-    return csv_keys(place.path) if place.kind == "csv" else parquet_keys(place.path)
+    list_keys = FORMATS.get(place.kind).keys
+    if list_keys is None or place.path is None:
+        return []
+    keys = list_keys(place.path)
+    used = map_columns(keys, place.source(fields or {}).columns, str(place))
+    taken = {column for group in used.values() for column in group}
+    return sorted(set(keys) - taken - set(INFO_KEYS))
 
 
 def _ids(root: Path | None) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from rl_training.core.errors import DataError, UserError
 from rl_training.core.spaces import Spaces
 
 
@@ -44,8 +46,23 @@ class DataInfo:
     spaces: Spaces | None = None
     env_id: str | None = None
     reference: ReferenceReturns | None = None
+    observation_names: tuple[str, ...] | None = None
+    """one name per observed number, where the log names them"""
+    action_names: tuple[str, ...] | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
+    """unit of a named observation or action"""
+    rewards_known: bool = True
+    """False where the log has no reward: the stored ones are zeros that stand in for it"""
     content_key: str | None = None
     """fingerprint of the files that the rows were read from, where one was taken (data kept on disk)"""
+
+    def name_of(self, kind: str, index: int) -> str:
+        """What one observed or acted number is called: `T_tank (°C)`, or `observation 3`."""
+        names = self.observation_names if kind == "observation" else self.action_names
+        if names is None or not index < len(names):
+            return f"{kind} {index}"
+        unit = self.units.get(names[index])
+        return names[index] if unit is None else f"{names[index]} ({unit})"
 
     def to_dict(self) -> dict[str, Any]:
         """What a file stores: everything but the name of the file it was read from."""
@@ -58,11 +75,28 @@ class DataInfo:
             stored["reference_min_return"] = self.reference.minimum
             stored["reference_max_return"] = self.reference.maximum
             stored["reference_source"] = self.reference.source
+        for key, names in (
+            ("observation_names", self.observation_names),
+            ("action_names", self.action_names),
+        ):
+            if names is not None:
+                stored[key] = json.dumps(names)
+        if self.units:
+            stored["units"] = json.dumps(dict(self.units))
+        if not self.rewards_known:
+            stored["rewards_known"] = False
         return stored
 
     @classmethod
     def from_dict(cls, source: str, stored: dict[str, Any]) -> DataInfo:
         """Read what `to_dict` wrote; keys that a foreign file does not have are left out."""
+        try:
+            return cls._from_dict(source, stored)
+        except (TypeError, ValueError, UserError) as problem:
+            raise DataError(f"{source}: what it says about itself cannot be read ({problem})") from None
+
+    @classmethod
+    def _from_dict(cls, source: str, stored: dict[str, Any]) -> DataInfo:
         spaces = (
             Spaces.from_dict(stored) if {"obs_dim", "action_low", "action_high"} <= stored.keys() else None
         )
@@ -74,4 +108,17 @@ class DataInfo:
                 str(stored.get("reference_source", source)),
             )
         env_id = stored.get("env_id")
-        return cls(source, spaces, None if env_id is None else str(env_id), reference)
+        return cls(
+            source,
+            spaces,
+            None if env_id is None else str(env_id),
+            reference,
+            observation_names=_names(stored.get("observation_names")),
+            action_names=_names(stored.get("action_names")),
+            units={str(k): str(v) for k, v in json.loads(stored.get("units", "{}")).items()},
+            rewards_known=bool(stored.get("rewards_known", True)),
+        )
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(str(name) for name in json.loads(text))

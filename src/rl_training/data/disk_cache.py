@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import uuid
@@ -18,14 +19,17 @@ from typing import Any
 
 import numpy as np
 
+from rl_training.config.data_fields import DatasetSource, TableFields
 from rl_training.core.atomic import reason
 from rl_training.core.errors import DataError
 from rl_training.data.data_info import DataInfo
-from rl_training.data.dataset_loaders import read_log
+from rl_training.data.dataset_loaders import read_log, resolve_kind
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
 from rl_training.data.field_names import VECTOR_FIELDS
 from rl_training.data.reading import Allocate, Target
+from rl_training.data.tables.files import files_of
+from rl_training.data.writing import log_columns
 
 CACHE_VARIABLE = "RL_TRAINING_CACHE"
 """Environment variable that names the directory of the cache."""
@@ -44,28 +48,24 @@ def cache_directory() -> Path:
     return Path(base) / "rl_training" / "datasets"
 
 
-def cached_log(
-    kind: str, *, dataset_path: str | os.PathLike[str] | None = None, dataset_id: str | None = None
-) -> EpisodeLog:
-    """The log of a file or Minari dataset with its wide columns memory-mapped."""
-    sources = _source_files(kind, dataset_path, dataset_id)
-    key = fingerprint(kind, *(_content_key(path) for path in sources))
+def cached_log(kind: str, source: DatasetSource) -> EpisodeLog:
+    """The log of a source with its wide columns memory-mapped."""
+    kind = resolve_kind(kind, source)
+    table = json.dumps(TableFields.build(source.model_dump(include=set(TableFields.model_fields))).to_dict())
+    key = fingerprint(kind, table, *(_content_key(path) for path in _source_files(kind, source)))
 
     def fill(allocate: Allocate) -> Filled:
         def place(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
             return allocate(name, shape, dtype) if name in VECTOR_FIELDS else np.empty(shape, dtype)
 
-        log = read_log(kind, dataset_path=dataset_path, dataset_id=dataset_id, target=Target(place))
-        names = ("obs", "actions", "rewards", "terminated", "truncated")
-        columns = {name: getattr(log, name) for name in names}
-        optional = {name: getattr(log, name) for name in ("next_obs", "next_actions", "returns_to_go")}
-        columns |= {name: values for name, values in optional.items() if values is not None}
+        log = read_log(kind, source, Target(place))
+        columns = {**log_columns(log), "truncated": log.truncated}
         facts = {"info": log.info.to_dict(), "notes": log.notes, "timeouts_known": log.timeouts_known}
         return columns, facts
 
     columns, facts = cached_columns(key, fill)
-    source = str(dataset_path) if dataset_id is None else dataset_id
-    info = replace(DataInfo.from_dict(source, facts["info"]), content_key=key)
+    name = source.dataset_path if source.dataset_id is None else source.dataset_id
+    info = replace(DataInfo.from_dict(str(name), facts["info"]), content_key=key)
     return EpisodeLog(
         **columns, info=info, notes=tuple(facts["notes"]), timeouts_known=facts["timeouts_known"]
     )
@@ -108,9 +108,7 @@ def _build(folder: Path, fill: Callable[[Allocate], Filled]) -> None:
         for name, values in columns.items():
             if name not in placed:
                 np.save(temporary / f"{name}.npy", values)
-        for values in placed.values():
-            if isinstance(values, np.memmap):
-                values.flush()
+        _finish(temporary, placed, columns)
         (temporary / _FACTS).write_text(json.dumps({**facts, "columns": list(columns)}))
         if not folder.exists():  # another process may have been faster
             os.rename(temporary, folder)
@@ -119,6 +117,15 @@ def _build(folder: Path, fill: Callable[[Allocate], Filled]) -> None:
             raise _unwritable(folder.parent, problem) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _finish(folder: Path, placed: Mapping[str, Array], columns: Mapping[str, Array]) -> None:
+    """Put what was mapped on the disk, as long as it turned out to be."""
+    for name, values in placed.items():
+        if isinstance(values, np.memmap):
+            values.flush()
+            if len(columns[name]) < len(values):
+                shorten(folder / f"{name}.npy", len(columns[name]))
 
 
 def _unwritable(directory: Path, problem: OSError) -> DataError:
@@ -139,19 +146,32 @@ def new_flat_file(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> A
     return values
 
 
-def _source_files(
-    kind: str, dataset_path: str | os.PathLike[str] | None, dataset_id: str | None
-) -> list[Path]:
+def shorten(path: Path, rows: int) -> None:
+    """Keep the first rows of an NPY file: how many a table has is known only once it is read."""
+    values = np.load(path, mmap_mode="r")
+    header: dict[str, Any] = {"descr": np.lib.format.dtype_to_descr(values.dtype), "fortran_order": False}
+    header["shape"] = (rows, *values.shape[1:])
+    with path.open("r+b") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        if file.tell() != values.offset:
+            raise DataError(f"{path}: its header cannot be rewritten")
+        file.truncate(values.offset + rows * math.prod(values.shape[1:]) * values.dtype.itemsize)
+
+
+def _source_files(kind: str, source: DatasetSource) -> list[Path]:
     """The files that make up a dataset; empty where the reader has to complain."""
+    path = None if source.dataset_path is None else Path(source.dataset_path)
     if kind == "minari":
         from rl_training.data.formats.minari import dataset_directory
 
-        if dataset_id is None:
+        if source.dataset_id is None:
             return []
-        directory = dataset_directory(dataset_id, None if dataset_path is None else Path(dataset_path))
-        return sorted(path for path in directory.rglob("*") if path.is_file())
-    path = None if dataset_path is None else Path(dataset_path)
-    return [path] if path is not None and path.is_file() else []
+        path = dataset_directory(source.dataset_id, path)
+    if path is None:
+        return []
+    if path.is_dir():
+        return sorted(file for file in path.rglob("*") if file.is_file())
+    return files_of(path) if any(sign in str(path) for sign in "*?[") else [path][: path.is_file()]
 
 
 def _content_key(path: Path) -> str:

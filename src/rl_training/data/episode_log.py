@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from rl_training.data.data_info import DataInfo
 from rl_training.data.episodes import (
     Array,
     BoolArray,
-    Tails,
+    LastRewards,
     broken_successions,
     episode_ends,
 )
@@ -51,6 +51,9 @@ class EpisodeLog:
     next_obs: Array | None = None
     next_actions: Array | None = None
     returns_to_go: Array | None = None
+    durations: Array | None = None
+    """time from a row to the next in units of the median step, where times were logged"""
+    behavior_logprobs: Array | None = None
     info: DataInfo = field(default_factory=DataInfo)
     timeouts_known: bool = True
     """whether the log says where episodes were cut; if not, only the last row is marked"""
@@ -86,10 +89,18 @@ class EpisodeLog:
         return cls.build(columns, info=info)
 
     @classmethod
-    def build(cls, columns: Mapping[str, Array], *, info: DataInfo, lenient: bool = False) -> EpisodeLog:
+    def build(
+        cls,
+        columns: Mapping[str, Array],
+        *,
+        info: DataInfo,
+        lenient: bool = False,
+        extra_notes: Sequence[str] = (),
+    ) -> EpisodeLog:
         """Check columns named as in `FIELD_NAMES` and settle where episodes end, once.
 
-        `lenient` lets NaN through, for a look at data that cannot be trained on.
+        `lenient` lets NaN through, for a look at data that cannot be trained on. `extra_notes` is what the
+        reader found uncertain itself.
         """
         source = info.source
         values = {
@@ -108,7 +119,7 @@ class EpisodeLog:
             if name in values and not lenient:
                 check_finite(name, values[name], source)
         terminated, truncated, notes = _settle_ends(values, source)
-        for note in notes:
+        for note in (*extra_notes, *notes):
             warnings.warn(f"{source}: {note}", DataWarning, stacklevel=3)
         return cls(
             obs=values["obs"],
@@ -119,9 +130,11 @@ class EpisodeLog:
             next_obs=values.get("next_obs"),
             next_actions=values.get("next_actions"),
             returns_to_go=values.get("returns_to_go"),
+            durations=values.get("durations"),
+            behavior_logprobs=values.get("behavior_logprobs"),
             info=info,
             timeouts_known=bool(truncated[:-1].any()) or _ends_are_marked(values),
-            notes=tuple(notes),
+            notes=(*extra_notes, *notes),
         )
 
     def to_dataset(self) -> TransitionDataset:
@@ -152,14 +165,19 @@ class EpisodeLog:
         if len(incomplete):
             kept = torch.from_numpy(rows)
             maps |= {name: kept for name in stored}
-        tails = Tails(ends_before - np.searchsorted(incomplete, ends_before), self.rewards[ends_before + 1])
+        last_rewards = LastRewards(
+            ends_before - np.searchsorted(incomplete, ends_before), self.rewards[ends_before + 1]
+        )
         store = ColumnStore(
             {name: tensors[name] for name in (*STANDARD_FIELDS, *OPTIONAL_FIELDS) if name in tensors}, maps
         )
-        return TransitionDataset.from_store(store, tails=tails if len(incomplete) else None, info=self.info)
+        return TransitionDataset.from_store(
+            store, last_rewards=last_rewards if len(incomplete) else None, info=self.info
+        )
 
     def _optional(self) -> dict[str, Array]:
         optional = {"next_actions": self.next_actions, "returns_to_go": self.returns_to_go}
+        optional |= {"durations": self.durations, "behavior_logprobs": self.behavior_logprobs}
         return {name: column for name, column in optional.items() if column is not None}
 
 

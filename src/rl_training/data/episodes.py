@@ -20,7 +20,7 @@ _CHUNK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Tails:
+class LastRewards:
     """Rewards earned after the last usable row of an episode.
 
     A log without next observations cannot use the last row of a timed-out episode: its successor was never
@@ -28,13 +28,13 @@ class Tails:
     """
 
     rows: IntArray
-    """the last usable row of each episode that has a tail, ascending"""
+    """the last usable row of each episode whose last reward was dropped, ascending"""
     rewards: Array
 
-    def within(self, kept_rows: IntArray) -> Tails:
-        """The tails that remain when only `kept_rows` (ascending, whole episodes) are kept."""
+    def within(self, kept_rows: IntArray) -> LastRewards:
+        """Those that remain when only `kept_rows` (ascending, whole episodes) are kept."""
         here = np.isin(self.rows, kept_rows)
-        return Tails(np.searchsorted(kept_rows, self.rows[here]).astype(np.int64), self.rewards[here])
+        return LastRewards(np.searchsorted(kept_rows, self.rows[here]).astype(np.int64), self.rewards[here])
 
 
 def episode_ends(dones: Array, truncations: Array | None = None) -> BoolArray:
@@ -59,12 +59,9 @@ def episode_lengths(ends: BoolArray) -> IntArray:
     return np.diff(np.flatnonzero(ends), prepend=-1)
 
 
-def episode_numbers(ends: BoolArray) -> IntArray:
-    """The number of the episode that each row belongs to, counting from 0."""
-    return np.cumsum(ends, dtype=np.int64) - ends
-
-
-def episode_returns(rewards: Array, ends: BoolArray, tails: Tails | None = None) -> npt.NDArray[np.float64]:
+def episode_returns(
+    rewards: Array, ends: BoolArray, last_rewards: LastRewards | None = None
+) -> npt.NDArray[np.float64]:
     """Undiscounted return of every episode, summed in double precision, a few episodes at a time."""
     starts = episode_starts(ends)
     returns = np.empty(len(starts))
@@ -73,8 +70,8 @@ def episode_returns(rewards: Array, ends: BoolArray, tails: Tails | None = None)
         rows = slice(starts[first], starts[stop] if stop < len(starts) else None)
         totals = np.add.reduceat(rewards[rows].astype(np.float64), starts[first:stop] - starts[first])
         returns[first:stop] = totals
-    if tails is not None:
-        returns[np.searchsorted(np.flatnonzero(ends), tails.rows)] += tails.rewards
+    if last_rewards is not None:
+        returns[np.searchsorted(np.flatnonzero(ends), last_rewards.rows)] += last_rewards.rewards
     return returns
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.spaces import Spaces
+from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array, episode_lengths, episode_returns
-from rl_training.data.validation import BOUND_TOLERANCE, row_chunks
+from rl_training.data.validation import row_chunks
 
 EDGE = 1e-3
 """An action within this share of its range from a bound counts as saturated."""
-
-UNEVEN_SCALES = 100.0
-"""Ratio of standard deviations from which observations count as differently scaled."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,19 @@ class Inspection:
     non_finite: dict[str, int]
     duplicates: int
     warnings: list[str]
+    info: DataInfo = field(default_factory=DataInfo)
+    """where names and units of the numbers are"""
+    on_low: Array | None = None
+    on_high: Array | None = None
+    """share of rows in which an action lies exactly on its smallest and on its largest logged value"""
+
+    def named(self, kind: str, mask: Array) -> str:
+        """The observations or actions where `mask` is true, by name."""
+        indices = np.flatnonzero(mask)
+        text = ", ".join(
+            self.info.name_of(kind, int(index)).removeprefix(f"{kind} ") for index in indices[:8]
+        )
+        return text if len(indices) <= 8 else f"{text}, ... ({len(indices)} in all)"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -66,6 +77,10 @@ class Inspection:
                 else [list(self.bounds.action_low), list(self.bounds.action_high)],
                 "saturation": self.saturation.tolist(),
             },
+            "observation_names": _listed_or_none(self.info.observation_names),
+            "action_names": _listed_or_none(self.info.action_names),
+            "units": dict(self.info.units),
+            "has_rewards": self.info.rewards_known,
             "observations": {
                 "mean": self.obs_mean.tolist(),
                 "std": self.obs_std.tolist(),
@@ -80,6 +95,8 @@ class Inspection:
 
 def inspect_log(log: EpisodeLog, bounds: Spaces | None = None) -> Inspection:
     """Look at every row; `bounds` are the action bounds, where they are known."""
+    from rl_training.data.suspicions import suspicions  # about inspections
+
     ends, actions = log.ends, _matrix(log.actions)
     known = bounds or log.info.spaces
     if known is not None and known.action_dim != actions.shape[1]:
@@ -108,82 +125,16 @@ def inspect_log(log: EpisodeLog, bounds: Spaces | None = None) -> Inspection:
         non_finite={name: count for name, values in columns.items() if (count := _non_finite(values))},
         duplicates=_duplicates(_matrix(log.obs), actions),
         warnings=[],
+        info=log.info,
+        on_low=(actions == action_low).mean(axis=0),
+        on_high=(actions == action_high).mean(axis=0),
     )
-    found.warnings.extend([*log.notes, *_warnings(found)])
+    found.warnings.extend([*log.notes, *suspicions(found)])
     return found
 
 
-def _warnings(found: Inspection) -> list[str]:
-    words = []
-    for name, count in found.non_finite.items():
-        words.append(f"{name} has {count} rows with NaN or infinity: training on this data is refused.")
-    dropped = found.rows - found.usable_rows
-    if dropped:
-        words.append(
-            f"{dropped} rows end a timed-out episode and have no recorded successor: their rewards count for "
-            "returns, but they cannot be trained on."
-        )
-    if not found.terminations:
-        words.append(
-            "No row terminates. That is right for tasks without failure or goal, and wrong otherwise."
-        )
-    short = int((found.lengths == 1).sum())
-    if short:
-        words.append(
-            f"{short} of {len(found.lengths)} episodes have a single step: are the ends marked rightly?"
-        )
-    if found.reward_range[0] == found.reward_range[1]:
-        words.append(f"Every reward is {found.reward_range[0]:g}: only behaviour cloning can learn from it.")
-    if found.duplicates:
-        share = found.duplicates / found.rows
-        words.append(f"{found.duplicates} rows ({share:.1%}) repeat an earlier observation and action.")
-    return [*words, *_action_warnings(found), *_observation_warnings(found)]
-
-
-def _action_warnings(found: Inspection) -> list[str]:
-    words = []
-    if found.bounds is None:
-        words.append(
-            "The data does not state its action bounds: training needs env_id, or action_low and action_high."
-        )
-    else:
-        low, high = np.array(found.bounds.action_low), np.array(found.bounds.action_high)
-        slack = BOUND_TOLERANCE * (high - low)
-        outside = (found.action_low < low - slack) | (found.action_high > high + slack)
-        if outside.any():
-            words.append(
-                f"Actions {_listed(outside)} leave their bounds: set out_of_bounds to clip or to rescale."
-            )
-    share = float(found.saturation.mean())
-    if share > 0.05:
-        words.append(
-            f"{share:.0%} of the action entries lie on a bound: set action_clip (0.99999) for algorithms "
-            "that take the log-probability of data actions."
-        )
-    constant = found.action_low == found.action_high
-    if constant.any():
-        words.append(f"Actions {_listed(constant)} never change.")
-    return words
-
-
-def _observation_warnings(found: Inspection) -> list[str]:
-    words = []
-    constant = found.obs_std == 0
-    if constant.any():
-        words.append(f"Observations {_listed(constant)} never change.")
-    spread = found.obs_std[~constant]
-    if len(spread) and spread.max() > UNEVEN_SCALES * spread.min():
-        words.append(
-            f"Observations differ in scale by a factor of {spread.max() / spread.min():.0f}: "
-            "normalize_observations may help."
-        )
-    return words
-
-
-def _listed(mask: Array) -> str:
-    indices = np.flatnonzero(mask)
-    text = ", ".join(str(index) for index in indices[:8])
-    return text if len(indices) <= 8 else f"{text}, ... ({len(indices)} in all)"
+def _listed_or_none(names: tuple[str, ...] | None) -> list[str] | None:
+    return None if names is None else list(names)
 
 
 def _spread(values: Array) -> dict[str, float]:

@@ -46,13 +46,16 @@ def feature_rows(found: Inspection) -> list[tuple[str, ...]]:
         ]
     else:
         rows = [
-            (f"action {index}", _number(low), _number(high), "", "", share)
+            (found.info.name_of("action", index), _number(low), _number(high), "", "", share)
             for index, ((low, high), share) in enumerate(zip(actions, shares, strict=True))
         ]
     columns = (found.obs_low, found.obs_high, found.obs_mean, found.obs_std)
     table = np.stack(columns, axis=1)
     shown = range(min(len(table), MANY))
-    rows += [(f"observation {index}", *(_number(value) for value in table[index]), "") for index in shown]
+    rows += [
+        (found.info.name_of("observation", index), *(_number(value) for value in table[index]), "")
+        for index in shown
+    ]
     if len(table) > MANY:
         rest = table[MANY:]
         summary = (rest[:, 0].min(), rest[:, 1].max(), rest[:, 2].mean(), rest[:, 3].mean())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,19 +10,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.config.data_fields import TableFields
 from rl_training.core.errors import DataError
 from rl_training.core.transforms import RewardTransform, Transform, clip_bounds
 from rl_training.data.columns import ColumnStore
 from rl_training.data.data_info import DataInfo
-from rl_training.data.episodes import BoolArray, Tails, episode_ends, episode_returns
+from rl_training.data.episodes import BoolArray, LastRewards, episode_ends, episode_returns
 from rl_training.data.returns import Float64Array, returns_to_go
+from rl_training.data.stored_rows import StoredRows, as_array
 
 STANDARD_FIELDS = ("obs", "actions", "rewards", "next_obs", "dones")
-OPTIONAL_FIELDS = ("truncations", "next_actions", "returns_to_go", "discounts")
-_ONE_NUMBER_PER_ROW = frozenset({"rewards", "dones", "truncations", "returns_to_go", "discounts"})
+OPTIONAL_FIELDS = (
+    "truncations",
+    "next_actions",
+    "returns_to_go",
+    "discounts",
+    "durations",
+    "behavior_logprobs",
+)
+_ONE_NUMBER_PER_ROW = frozenset({"rewards", "dones", *OPTIONAL_FIELDS} - {"next_actions"})
 
 
-class TransitionDataset:
+class TransitionDataset(StoredRows):
     """Transitions (s, a, r, s', terminated) with optional further fields.
 
     `dones` means terminated, never truncated; a row flagged both ways counts as terminated. Rows are in time
@@ -51,7 +60,7 @@ class TransitionDataset:
             self.store = self.store.updated({"truncations": columns["truncations"] * (columns["dones"] == 0)})
         self.info = info or DataInfo()
         self.ordered = True
-        self.tails: Tails | None = None
+        self.last_rewards: LastRewards | None = None
         self.returns_gamma: float | None = None
 
     @classmethod
@@ -69,11 +78,47 @@ class TransitionDataset:
         return dataset.with_fields(name for name in OPTIONAL_FIELDS if name != "truncations")
 
     @classmethod
+    def from_dataframe(
+        cls,
+        frame: Any,
+        *,
+        observations: str | Sequence[str],
+        actions: str | Sequence[str],
+        reward: str | None = None,
+        next_observations: str | Sequence[str] = (),
+        episode: str | None = None,
+        time: str | None = None,
+        terminated: str | None = None,
+        truncated: str | None = None,
+        behavior_logprobs: str | None = None,
+        units: Mapping[str, str] | None = None,
+        source: str = "data frame",
+        **fields: Any,
+    ) -> TransitionDataset:
+        """Build from a pandas, polars or Arrow table with one row per step, by naming its columns.
+
+        Names may be patterns (`obs_*`). Further keywords are dataset fields of a config (`missing_values`,
+        `max_gap` …). Without `reward`, only behaviour cloning can train on it.
+        """
+        from rl_training.data.tables.frames import as_names, frame_log  # which build datasets themselves
+
+        columns = {
+            "observations": as_names(observations),
+            "actions": as_names(actions),
+            "next_observations": as_names(next_observations),
+            "units": dict(units or {}),
+        }
+        single = {"reward": reward, "episode": episode, "time": time, "terminated": terminated}
+        single |= {"truncated": truncated, "behavior_logprobs": behavior_logprobs}
+        settings = TableFields.build({**fields, "columns": {**columns, **single}})
+        return frame_log(frame, settings, source).to_dataset()
+
+    @classmethod
     def from_store(
         cls,
         store: ColumnStore,
         *,
-        tails: Tails | None = None,
+        last_rewards: LastRewards | None = None,
         returns_gamma: float | None = None,
         ordered: bool = True,
         info: DataInfo | None = None,
@@ -81,81 +126,8 @@ class TransitionDataset:
         """Wrap stored columns without copying."""
         dataset = cls.__new__(cls)
         dataset.store, dataset.info, dataset.ordered = store, info or DataInfo(), ordered
-        dataset.tails, dataset.returns_gamma = tails, returns_gamma
+        dataset.last_rewards, dataset.returns_gamma = last_rewards, returns_gamma
         return dataset
-
-    def __len__(self) -> int:
-        return self.store.length("rewards")
-
-    def __repr__(self) -> str:
-        return f"TransitionDataset({len(self)} rows, fields {', '.join(self.fields)}, {self.info.source})"
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the fields that a batch holds."""
-        return tuple(self.store.columns)
-
-    @property
-    def device(self) -> torch.device:
-        return self.store.columns["rewards"].device
-
-    @property
-    def obs(self) -> Tensor:
-        return self.store.whole("obs")
-
-    @property
-    def actions(self) -> Tensor:
-        return self.store.whole("actions")
-
-    @property
-    def rewards(self) -> Tensor:
-        return self.store.whole("rewards")
-
-    @property
-    def next_obs(self) -> Tensor:
-        return self.store.whole("next_obs")
-
-    @property
-    def dones(self) -> Tensor:
-        return self.store.whole("dones")
-
-    @property
-    def truncations(self) -> Tensor | None:
-        return self._optional("truncations")
-
-    @property
-    def next_actions(self) -> Tensor | None:
-        return self._optional("next_actions")
-
-    @property
-    def returns_to_go(self) -> Tensor | None:
-        return self._optional("returns_to_go")
-
-    @property
-    def discounts(self) -> Tensor | None:
-        """Bootstrap factor per row, present after `with_n_step`."""
-        return self._optional("discounts")
-
-    def gather(self, indices: Tensor) -> dict[str, Tensor]:
-        """The rows `indices` (`[B]` or `[S, B]`, on the dataset's device) of every field."""
-        if indices.ndim == 1:
-            return self.store.gather(indices)
-        batch = self.store.gather(indices.reshape(-1))
-        return {name: values.view(*indices.shape, *values.shape[1:]) for name, values in batch.items()}
-
-    def sample(
-        self,
-        batch_size: int,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
-    ) -> dict[str, Tensor]:
-        """Rows drawn uniformly with replacement from `generator` (torch's own when none is given)."""
-        if not len(self):
-            raise DataError("cannot sample: the dataset is empty")
-        source = self.device if generator is None else generator.device
-        indices = torch.randint(len(self), (batch_size,), generator=generator, device=source)
-        batch = self.gather(indices.to(self.device))
-        return batch if device is None else {name: values.to(device) for name, values in batch.items()}
 
     def to(self, device: torch.device | str) -> TransitionDataset:
         """The dataset with every field on `device`."""
@@ -177,10 +149,22 @@ class TransitionDataset:
 
     def episode_returns(self) -> Float64Array:
         """Undiscounted return of every episode."""
-        return episode_returns(as_array(self.rewards), self.episode_ends("episode returns"), self.tails)
+        return episode_returns(
+            as_array(self.rewards), self.episode_ends("episode returns"), self.last_rewards
+        )
+
+    def step_discounts(self, gamma: float, *, by_time: bool = False) -> Float64Array:
+        """The factor of what follows each row: gamma, or gamma^duration where times were logged."""
+        if not by_time:
+            return np.full(len(self), gamma)
+        durations = self.optional("durations")
+        if durations is None:
+            raise DataError(f"{self.info.source}: discount_by_time needs the time of steps; set columns.time")
+        factors: Float64Array = gamma ** as_array(durations).astype(np.float64)
+        return factors
 
     def with_discounted_returns_to_go(
-        self, gamma: float, *, failure_reward: float | None = None
+        self, gamma: float, *, failure_reward: float | None = None, by_time: bool = False
     ) -> TransitionDataset:
         """Add or recompute Monte-Carlo returns-to-go; see `compute_discounted_returns_to_go`."""
         ends = self.episode_ends("returns_to_go")
@@ -188,8 +172,9 @@ class TransitionDataset:
             as_array(self.rewards),
             ends,
             gamma,
-            tails=self.tails,
+            last_rewards=self.last_rewards,
             failure_reward=failure_reward,
+            discounts=self.step_discounts(gamma, by_time=True) if by_time else None,
             dtype=np.float32,
         )
         column = torch.from_numpy(returns).to(self.device)
@@ -209,10 +194,12 @@ class TransitionDataset:
         elsewhere need `returns_to_go_gamma`, unless the rewards are only scaled.
         """
         transform = RewardTransform(scale, shift, clip_bounds(clip))
-        tails = self.tails
-        if tails is not None:
-            tails = Tails(tails.rows, transform.apply_to_array(tails.rewards))
-        changed = self.with_columns({"rewards": transform.apply(self.rewards)})._changed(tails=tails)
+        last_rewards = self.last_rewards
+        if last_rewards is not None:
+            last_rewards = LastRewards(last_rewards.rows, transform.apply_to_array(last_rewards.rewards))
+        changed = self.with_columns({"rewards": transform.apply(self.rewards)})._changed(
+            last_rewards=last_rewards
+        )
         gamma = self.returns_gamma if returns_to_go_gamma is None else returns_to_go_gamma
         if gamma is not None:
             return changed.with_discounted_returns_to_go(gamma)
@@ -229,7 +216,11 @@ class TransitionDataset:
     def select_rows(self, rows: Tensor) -> TransitionDataset:
         """A view of some rows, in that order; the fields of a row stay together."""
         store = self.store.select(rows.to(self.device))
-        return self._changed(store=store, ordered=False, tails=None, returns_gamma=None)
+        return self._changed(store=store, ordered=False, last_rewards=None, returns_gamma=None)
+
+    def with_store(self, store: ColumnStore) -> TransitionDataset:
+        """The same rows, kept in another store."""
+        return self._changed(store=store)
 
     def compacted(self) -> TransitionDataset:
         """The same rows without indirection; frees stored rows that nothing refers to."""
@@ -244,18 +235,10 @@ class TransitionDataset:
         """Apply `transforms` to each batch instead of to the stored rows (for data that stays on disk)."""
         return self._changed(store=replace(self.store, on_gather={**self.store.on_gather, **transforms}))
 
-    def _optional(self, name: str) -> Tensor | None:
-        return self.store.whole(name) if name in self.store.columns else None
-
     def _changed(self, **changes: Any) -> TransitionDataset:
         copy = type(self).__new__(type(self))
         copy.__dict__.update({**self.__dict__, **changes})
         return copy
-
-
-def as_array(values: Tensor) -> Any:
-    """The same memory for numpy, where the dataset lies on the CPU."""
-    return values.detach().cpu().numpy()
 
 
 def _column(name: str, values: Any) -> Tensor:

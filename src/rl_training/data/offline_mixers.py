@@ -116,8 +116,9 @@ def _shared_info(datasets: Sequence[TransitionDataset]) -> DataInfo:
     first = datasets[0].info
     agreed = {
         name: getattr(first, name)
-        for name in ("spaces", "env_id", "reference")
+        for name in ("spaces", "env_id", "reference", "observation_names", "action_names", "units")
         if all(getattr(part.info, name) == getattr(first, name) for part in datasets)
     }
     names = " + ".join(part.info.source for part in datasets)
-    return replace(DataInfo(source=f"mix of {names}"), **agreed)
+    known = all(part.info.rewards_known for part in datasets)
+    return replace(DataInfo(source=f"mix of {names}", rewards_known=known), **agreed)

@@ -25,8 +25,9 @@ from rl_training.core.transforms import (
 )
 from rl_training.data.action_units import action_scaling, check_dimensions
 from rl_training.data.data_info import ReferenceReturns
+from rl_training.data.derived_fields import DERIVATIONS, Discounting, check_needs, with_discounts
 from rl_training.data.disk_mix import disk_concatenation
-from rl_training.data.episode_transforms import best_episodes, with_n_step
+from rl_training.data.episode_transforms import best_episodes, split_episodes, with_n_step
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets
 from rl_training.data.validation import CHUNK_ROWS
@@ -43,6 +44,8 @@ class PreparedDataset:
     normalizer: ObservationNormalizer | None
     reference: ReferenceReturns | None
     summary: dict[str, Any]
+    validation: TransitionDataset | None = None
+    """whole episodes held out of training (`validation_share`), in the same units as `dataset`"""
 
 
 def process_offline_dataset(
@@ -53,36 +56,80 @@ def process_offline_dataset(
     gamma: float,
     needs: frozenset[str] = frozenset(),
     limits: Sequence[int | None] | None = None,
+    by_time: Sequence[bool] | None = None,
     reference: ReferenceReturns | None = None,
     owned: bool = True,
+    wanted_by: str = "the learner",
+    uses_rewards: bool = True,
 ) -> PreparedDataset:
     """Prepare loaded parts for training.
 
-    `needs` names optional fields the learner asks for, `limits` the rows kept of each part, and `owned` says
-    that the parts' tensors may be changed in place.
+    `needs` names optional fields the learner asks for, `limits` the rows kept of each part, `by_time` which
+    parts discount by duration, and `owned` says that the parts' tensors may be changed in place. `wanted_by`
+    is the learner's name in messages, `uses_rewards` whether it learns anything from rewards.
     """
     check_same_dimensions(parts)
+    check_needs(needs, parts, wanted_by)
+    _check_rewards(parts, wanted_by, uses_rewards)
     parts = [check_dimensions(part, spaces) for part in parts]
     scaling = action_scaling(parts, settings, spaces)
     transform = _reward_transform(parts, settings)
     summary = _describe(parts, transform)
     steps = _PartSteps(settings, transform, gamma, needs)
-    ready = [steps.run(part, limit) for part, limit in zip(parts, limits or [None] * len(parts), strict=True)]
+    count = len(parts)
+    timed = by_time or [settings.discount_by_time] * count
+    held_out = None
+    if settings.validation_share > 0.0:
+        parts, held_out = _split(parts, settings, steps, timed)
+    plans = zip(parts, limits or [None] * count, timed, strict=True)
+    ready = [steps.run(*plan) for plan in plans]
     if len(ready) > 1:
         dataset, owned = _mixed(ready, settings), True
     else:
         dataset = ready[0]
     if settings.dataset_in_memory and 2 * len(dataset) < len(dataset.store.columns["obs"]):
         dataset, owned = dataset.compacted(), True
-    normalizer = None
-    if settings.normalize_observations:
-        normalizer = observation_statistics(dataset)
-        dataset = _converted(dataset, ("obs", "next_obs"), normalizer, settings, owned)
-    if scaling is not None:
-        dataset = _converted(dataset, ("actions", "next_actions"), scaling, settings, owned)
+    normalizer = observation_statistics(dataset) if settings.normalize_observations else None
+    finish = _Finish(normalizer, scaling, settings, frozenset({"durations", "behavior_logprobs"}) - needs)
+    dataset = finish.run(dataset, owned=owned)
+    if held_out is not None:
+        held_out = finish.run(held_out, owned=True)
+        summary["validation_rows"] = len(held_out)
     summary |= {"rows": len(dataset), "fields": list(dataset.fields)}
     summary["reference"] = None if reference is None else reference.to_dict()
-    return PreparedDataset(dataset, spaces, normalizer, reference, summary)
+    return PreparedDataset(dataset, spaces, normalizer, reference, summary, held_out)
+
+
+def _split(
+    parts: Sequence[TransitionDataset],
+    settings: OfflineDataFields,
+    steps: _PartSteps,
+    by_time: Sequence[bool],
+) -> tuple[list[TransitionDataset], TransitionDataset]:
+    """Parts to train on, and the held-out episodes of all of them, with rows of their own."""
+    pairs = [split_episodes(part, settings.validation_share, settings.dataset_seed) for part in parts]
+    held = [
+        steps.run(part, None, timed, choose=False).compacted()
+        for (_, part), timed in zip(pairs, by_time, strict=True)
+    ]
+    return [pair[0] for pair in pairs], held[0] if len(held) == 1 else mix_transition_datasets(held)
+
+
+@dataclass(frozen=True)
+class _Finish:
+    """Changes of units of the rows that are left, and the fields that a batch holds."""
+
+    normalizer: ObservationNormalizer | None
+    scaling: Transform | None
+    settings: OfflineDataFields
+    unused: frozenset[str]
+
+    def run(self, dataset: TransitionDataset, *, owned: bool) -> TransitionDataset:
+        if self.normalizer is not None:
+            dataset = _converted(dataset, ("obs", "next_obs"), self.normalizer, self.settings, owned)
+        if self.scaling is not None:
+            dataset = _converted(dataset, ("actions", "next_actions"), self.scaling, self.settings, owned)
+        return dataset.with_fields(name for name in dataset.fields if name not in self.unused)
 
 
 def observation_statistics(dataset: TransitionDataset) -> ObservationNormalizer:
@@ -107,14 +154,22 @@ class _PartSteps:
     gamma: float
     needs: frozenset[str]
 
-    def run(self, part: TransitionDataset, limit: int | None) -> TransitionDataset:
+    def run(
+        self, part: TransitionDataset, limit: int | None, by_time: bool, *, choose: bool = True
+    ) -> TransitionDataset:
         settings = self.settings
-        recorded = part.episode_returns() if settings.top_fraction < 1.0 else None
-        changed = self._with_returns(self._with_rewards(part), part)
+        how = Discounting(self.gamma, by_time, self._failure_reward())
+        recorded = part.episode_returns() if choose and settings.top_fraction < 1.0 else None
+        changed = self._with_returns(self._with_rewards(part), part, how)
+        for need in sorted(self.needs & DERIVATIONS.keys() - set(changed.fields)):
+            if not (need == "discounts" and settings.n_step > 1):  # which brings its own
+                changed = DERIVATIONS[need](changed, how)
         if recorded is not None:  # the best by the rewards of the data, not by the transformed ones
             changed = best_episodes(changed, settings.top_fraction, recorded)
         if settings.n_step > 1:
-            changed = with_n_step(changed, settings.n_step, self.gamma)
+            changed = with_n_step(changed, settings.n_step, self.gamma, by_time=by_time)
+        elif by_time and "discounts" not in changed.fields:
+            changed = with_discounts(changed, how)
         if limit is not None and limit < len(changed):
             changed = changed.select_rows(torch.arange(limit))
         return changed
@@ -122,14 +177,22 @@ class _PartSteps:
     def _with_rewards(self, part: TransitionDataset) -> TransitionDataset:
         plain = part.with_fields(name for name in part.fields if name != RETURNS)
         plain = TransitionDataset.from_store(
-            plain.store, tails=part.tails, ordered=part.ordered, info=part.info
+            plain.store, last_rewards=part.last_rewards, ordered=part.ordered, info=part.info
         )
         if self.transform.is_identity:
             return plain
         scale, shift, clip = self.transform.scale, self.transform.shift, self.transform.clip
         return plain.with_reward_transform(scale=scale, shift=shift, clip=clip)
 
-    def _with_returns(self, changed: TransitionDataset, part: TransitionDataset) -> TransitionDataset:
+    def _failure_reward(self) -> float | None:
+        failure = self.settings.failure_reward
+        if failure is None:
+            return None
+        return float(self.transform.apply_to_array(np.array([failure]))[0])
+
+    def _with_returns(
+        self, changed: TransitionDataset, part: TransitionDataset, how: Discounting
+    ) -> TransitionDataset:
         given = part.returns_to_go
         if self.settings.returns_to_go == "given":
             if given is None:
@@ -139,10 +202,17 @@ class _PartSteps:
             return changed.with_columns({RETURNS: given})
         if given is None and RETURNS not in self.needs:
             return changed
-        failure = self.settings.failure_reward
-        if failure is not None:
-            failure = float(self.transform.apply_to_array(np.array([failure]))[0])
-        return changed.with_discounted_returns_to_go(self.gamma, failure_reward=failure)
+        return DERIVATIONS[RETURNS](changed, how)
+
+
+def _check_rewards(parts: Sequence[TransitionDataset], wanted_by: str, uses_rewards: bool) -> None:
+    """A log without rewards is good for imitation alone."""
+    bare = next((part.info.source for part in parts if not part.info.rewards_known), None)
+    if bare is not None and uses_rewards:
+        raise DataError(
+            f"{bare}: has no reward, which {wanted_by} learns from; map one (columns.reward, --reward), or "
+            "train bc"
+        )
 
 
 def _reward_transform(parts: Sequence[TransitionDataset], settings: OfflineDataFields) -> RewardTransform:
@@ -180,7 +250,7 @@ def _converted(
     store = dataset.store.converted(present, transform, in_place=owned, rows_at_once=CHUNK_ROWS)
     return TransitionDataset.from_store(
         store,
-        tails=dataset.tails,
+        last_rewards=dataset.last_rewards,
         returns_gamma=dataset.returns_gamma,
         ordered=dataset.ordered,
         info=replace(dataset.info, content_key=None),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rl_training.config.data_fields import DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.data.episodes import Array
 from rl_training.data.field_names import FIELD_NAMES, FLAG_FIELDS, VECTOR_FIELDS
@@ -32,10 +33,23 @@ class Target:
 
     def array(self, field: str, shape: tuple[int, ...], stored: np.dtype[Any]) -> Array:
         """An empty array for a field that is stored with type `stored`."""
-        if field in FLAG_FIELDS or field == "episode_ids":
-            return self.allocate(field, shape, stored)
-        keep_double = self.exact and stored == np.float64
-        return self.allocate(field, shape, np.dtype(np.float64 if keep_double else np.float32))
+        kept = field in FLAG_FIELDS or field == "episode_ids" or (self.exact and stored == np.float64)
+        try:
+            return self.allocate(field, shape, stored if kept else np.dtype(np.float32))
+        except DataError:
+            raise
+        except (MemoryError, ValueError, OverflowError):
+            raise DataError(
+                f"{field} of shape {shape} does not fit into memory; set dataset_in_memory: false, or the "
+                "file is damaged"
+            ) from None
+
+
+def file_of(source: DatasetSource) -> Path:
+    """The path of a source; that it is given was checked before."""
+    if source.dataset_path is None:
+        raise DataError("dataset_path is required")
+    return Path(source.dataset_path)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from rl_training.data.episodes import (
     Array,
     BoolArray,
     IntArray,
-    Tails,
+    LastRewards,
     episode_ends,
     episode_lengths,
     episode_starts,
@@ -75,11 +75,15 @@ def returns_to_go(
     ends: BoolArray,
     gamma: float,
     *,
-    tails: Tails | None = None,
+    last_rewards: LastRewards | None = None,
     failure_reward: float | None = None,
+    discounts: Float64Array | None = None,
     dtype: npt.DTypeLike = np.float64,
 ) -> Array:
-    """Returns-to-go of rows whose ends are known, computed in double precision and stored as `dtype`."""
+    """Returns-to-go of rows whose ends are known, computed in double precision and stored as `dtype`.
+
+    `discounts` holds the factor of what follows each row, where it is not gamma everywhere.
+    """
     if not 0.0 <= gamma <= 1.0:
         raise ValueError(f"gamma must be between 0 and 1, got {gamma}")
     returns = np.empty(len(rewards), dtype=dtype)
@@ -87,28 +91,32 @@ def returns_to_go(
     for start in reversed(range(0, len(rewards), _SEGMENT_ROWS)):
         part = slice(start, start + _SEGMENT_ROWS)
         earned = rewards[part].astype(np.float64)
-        if tails is not None:
-            here = slice(*np.searchsorted(tails.rows, (start, start + _SEGMENT_ROWS)))
-            earned[tails.rows[here] - start] += gamma * tails.rewards[here]
-        values = _reverse_scan(earned, np.where(ends[part], 0.0, gamma), carry)
+        factors = np.full(len(earned), gamma) if discounts is None else discounts[part]
+        if last_rewards is not None:
+            here = slice(*np.searchsorted(last_rewards.rows, (start, start + _SEGMENT_ROWS)))
+            rows = last_rewards.rows[here] - start
+            earned[rows] += factors[rows] * last_rewards.rewards[here]
+        values = _reverse_scan(earned, np.where(ends[part], 0.0, factors), carry)
         returns[part], carry = values, float(values[0])
     if failure_reward is not None:
         if gamma == 1.0:
             raise ValueError("failure_reward needs gamma < 1: failing for ever has no finite return at 1")
-        failures = rows_of_failures(rewards, ends, failure_reward, tails=tails)
+        failures = rows_of_failures(rewards, ends, failure_reward, last_rewards=last_rewards)
         returns[failures] = failure_reward / (1.0 - gamma)
     return returns
 
 
 def rows_of_failures(
-    rewards: Array, ends: BoolArray, failure_reward: float, *, tails: Tails | None = None
+    rewards: Array, ends: BoolArray, failure_reward: float, *, last_rewards: LastRewards | None = None
 ) -> BoolArray:
     """Rows of the episodes whose rewards all equal `failure_reward`."""
     if not len(rewards):
         return np.zeros(0, dtype=bool)
     failed = rewards == np.asarray(failure_reward, dtype=rewards.dtype)
-    if tails is not None:
-        failed[tails.rows] &= tails.rewards == np.asarray(failure_reward, dtype=tails.rewards.dtype)
+    if last_rewards is not None:
+        failed[last_rewards.rows] &= last_rewards.rewards == np.asarray(
+            failure_reward, dtype=last_rewards.rewards.dtype
+        )
     return np.repeat(np.logical_and.reduceat(failed, episode_starts(ends)), episode_lengths(ends))
 
 
@@ -142,23 +150,25 @@ def _reverse_scan(rewards: Float64Array, keep: Float64Array, carry: float) -> Fl
 
 
 def n_step_returns(
-    rewards: Array, ends: BoolArray, gamma: float, n_step: int
+    rewards: Array, ends: BoolArray, gamma: float | Float64Array, n_step: int
 ) -> tuple[Float64Array, IntArray, Float64Array]:
     """Per row: the discounted sum of up to `n_step` rewards, the last row it reaches, the bootstrap factor.
 
-    A window never leaves its episode; one that is cut short after k rewards bootstraps with gamma**k from the
+    `gamma` is the factor of what follows a row, the same for all or one for each. A window never leaves its
+    episode; one that is cut short after k rewards bootstraps with the product of its k factors from the
     successor of its last row (or not at all if that row terminated).
     """
     if n_step < 1:
         raise ValueError(f"n_step must be >= 1, got {n_step}")
     values = rewards.astype(np.float64)
     totals, last = values.copy(), np.arange(len(values), dtype=np.int64)
-    factor = np.full(len(values), gamma, dtype=np.float64)
+    discounts = np.broadcast_to(np.asarray(gamma, dtype=np.float64), values.shape)
+    factor = discounts.copy()
     growing = np.flatnonzero(~ends)
-    for step in range(1, n_step):
+    for _ in range(1, n_step):
         last[growing] += 1
-        totals[growing] += gamma**step * values[last[growing]]
-        factor[growing] = gamma ** (step + 1)
+        totals[growing] += factor[growing] * values[last[growing]]
+        factor[growing] *= discounts[last[growing]]
         growing = growing[~ends[last[growing]]]
     return totals, last, factor
 

@@ -16,14 +16,6 @@ from rl_training.data.episodes import Array
 
 HDF5_OVERHEAD = 1 << 16
 
-FORMAT_OF_ENDING = {
-    ".hdf5": "hdf5",
-    ".h5": "hdf5",
-    ".npz": "npz",
-    ".parquet": "parquet",
-    ".csv": "csv",
-}
-
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -65,31 +57,23 @@ def log_columns(log: EpisodeLog) -> dict[str, Array]:
         "next_obs": log.next_obs,
         "next_actions": log.next_actions,
         "returns_to_go": log.returns_to_go,
+        "durations": log.durations,
+        "behavior_logprobs": log.behavior_logprobs,
     }
     return columns | {name: values for name, values in optional.items() if values is not None}
 
 
-def write_log(log: EpisodeLog, path: Path) -> None:
-    """Write a log in the format that the ending of `path` names."""
-    kind = FORMAT_OF_ENDING.get(path.suffix.lower())
+def write_log(log: EpisodeLog, path: Path, kind: str) -> None:
+    """Write a log as a file of the format `kind`."""
+    from rl_training.data.formats import FORMATS  # whose parts use this module
+
+    write = FORMATS.get(kind).write
+    if write is None:
+        raise DataError(f"{path}: dataset_kind '{kind}' can be read but not written")
     with replacing(path) as temporary:
         if kind == "hdf5":
-            from rl_training.data.formats.hdf5 import write_hdf5
-
             claim_space(temporary, log)
-            write_hdf5(log_columns(log), log.info, temporary)
-        elif kind == "npz":
-            from rl_training.data.formats.npz import write_npz
-
-            write_npz(log_columns(log), log.info, temporary)
-        elif kind == "parquet":
-            from rl_training.data.formats.parquet import write_parquet
-
-            write_parquet(log_columns(log), log.info, temporary)
-        else:
-            raise DataError(
-                f"{path}: the ending of a data file must be .hdf5, .h5, .npz or .parquet, got {path.suffix!r}"
-            )
+        write(log, temporary)
 
 
 def _remove(path: Path) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.data_fields import DatasetSource, OfflineDataFields
+from rl_training.config.data_kinds import COLLECTED_KINDS, MIX
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.spaces import Spaces
 from rl_training.core.train_config import TrainConfig
-from rl_training.data.dataset_loaders import load_transition_dataset
-from rl_training.data.offline_dataset import TransitionDataset, as_array
+from rl_training.data.dataset_loaders import load_source
+from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.processing import PreparedDataset, process_offline_dataset
 from rl_training.data.reference_scores import reference_returns
-from rl_training.data.validation import check_finite
+from rl_training.data.stored_rows import as_array
+from rl_training.data.validation import action_range, check_finite
 from rl_training.policies.saved import load_saved_policy
 from rl_training.runtime.data_collection import Rollout, UnitPolicy, collect_in_memory
 from rl_training.runtime.environments import EnvLike, spaces_of
@@ -35,7 +40,7 @@ def build_offline_dataset(
     limits: list[int | None] | None
     if dataset is not None:
         _check_given(dataset)
-        parts, limits = [dataset], None
+        parts, limits, by_time = [dataset], None, [settings.discount_by_time]
     else:
         sources = _sources(settings)
         environment = config.env_id if env is None else env
@@ -43,14 +48,16 @@ def build_offline_dataset(
             _load(kind, source, config, environment, settings.dataset_in_memory) for kind, source in sources
         ]
         limits = [source.dataset_size for _, source in sources]
-    info = parts[0].info
+        by_time = [source.discount_by_time for _, source in sources]
+    info, learner = parts[0].info, get_recipe(config.algo).learner
     return process_offline_dataset(
         parts,
         settings,
         infer_env_spaces(config, dataset=parts[0], env=env),
         gamma=getattr(settings, "gamma", DEFAULT_GAMMA),
-        needs=get_recipe(config.algo).learner.needs if needs is None else needs,
+        needs=learner.needs if needs is None else needs,
         limits=limits,
+        by_time=by_time,
         reference=reference_returns(
             config.env_id,
             configured=(settings.reference_min_return, settings.reference_max_return),
@@ -58,6 +65,8 @@ def build_offline_dataset(
             carried_env_id=info.env_id,
         ),
         owned=dataset is None,
+        wanted_by=config.algo,
+        uses_rewards=learner.uses_rewards,
     )
 
 
@@ -79,14 +88,52 @@ def infer_env_spaces(
             _per_action(name, getattr(settings, name), action_dim) for name in ("action_low", "action_high")
         ]
         return Spaces(obs_dim, *bounds)
+    if settings.action_bounds == "data":
+        return _spaces_of_data(dataset)
     if dataset.info.spaces is not None:
         return dataset.info.spaces
     if dataset.info.env_id is not None:
-        return spaces_of(dataset.info.env_id)
+        return spaces_of_named(dataset.info.env_id, dataset.info.source)
+    low, high = action_range(as_array(dataset.store.columns["actions"]))
     raise ConfigError(
         f"env_id is required: {dataset.info.source} does not carry its action bounds; give env_id, or "
-        "algo_kwargs.action_low and algo_kwargs.action_high"
+        "algo_kwargs.action_low and algo_kwargs.action_high (--action-low, --action-high; the data spans "
+        f"{_listed(low)} to {_listed(high)}), or take that range with algo_kwargs.action_bounds: data"
     )
+
+
+def spaces_of_named(env_id: str, source: str) -> Spaces:
+    """The spaces of an environment that a data file names: one that is known here, imported for no file."""
+    import gymnasium
+
+    if ":" in env_id or env_id not in gymnasium.registry:
+        raise ConfigError(
+            f"env_id is required: {source} names the environment {env_id!r}, which is not registered here "
+            "and is "
+            "not imported because a file says so; give env_id (--env-id) yourself, or action_low and "
+            "action_high"
+        )
+    return spaces_of(env_id)
+
+
+def _spaces_of_data(dataset: TransitionDataset) -> Spaces:
+    """Bounds that the data itself reaches."""
+    actions = as_array(dataset.store.columns["actions"])
+    low, high = action_range(actions if actions.ndim > 1 else actions[:, None])
+    constant = np.flatnonzero(low >= high)
+    if len(constant):
+        index = int(constant[0])
+        raise DataError(
+            f"{dataset.info.source}: {dataset.info.name_of('action', index)} is {low[index]:g} in every "
+            "row, so its bounds cannot come from the data; leave it out or give action_low and action_high"
+        )
+    obs = dataset.store.columns["obs"]
+    return Spaces(obs.shape[1] if obs.ndim > 1 else 1, tuple(low.tolist()), tuple(high.tolist()))
+
+
+def _listed(values: npt.NDArray[np.float64]) -> str:
+    shown = ", ".join(f"{value:g}" for value in values[:6])
+    return f"[{shown}{', …' if len(values) > 6 else ''}]"
 
 
 def data_settings(config: TrainConfig) -> OfflineDataFields:
@@ -98,7 +145,7 @@ def data_settings(config: TrainConfig) -> OfflineDataFields:
 
 
 def _sources(settings: OfflineDataFields) -> list[tuple[str, DatasetSource]]:
-    if settings.dataset_kind == "mix":
+    if settings.dataset_kind == MIX:
         return [(part.dataset_kind, part) for part in settings.dataset_parts]
     return [(settings.dataset_kind, settings)]
 
@@ -107,10 +154,8 @@ def _load(
     kind: str, source: DatasetSource, config: TrainConfig, env: EnvLike | None, in_memory: bool
 ) -> TransitionDataset:
     """Carry out the recipe of one part; collected data is in memory either way."""
-    if kind not in ("random", "checkpoint"):
-        return load_transition_dataset(
-            kind, dataset_path=source.dataset_path, dataset_id=source.dataset_id, in_memory=in_memory
-        )
+    if kind not in COLLECTED_KINDS:
+        return load_source(kind, source, in_memory=in_memory)
     if env is None:
         raise ConfigError(f"env_id is required: dataset_kind '{kind}' collects its data in an environment")
     policy = None if kind == "random" else load_policy(source.dataset_checkpoint)

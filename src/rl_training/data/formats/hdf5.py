@@ -8,30 +8,23 @@ from typing import Any
 import h5py
 import numpy as np
 
+from rl_training.config.data_fields import DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
-from rl_training.data.field_names import INFO_KEYS, resolve_names
-from rl_training.data.reading import Target, reading
+from rl_training.data.field_names import INFO_KEYS, WRITTEN_NAMES, resolve_names
+from rl_training.data.formats import Format, has_ending
+from rl_training.data.hdf5_files import open_hdf5
+from rl_training.data.reading import Target, file_of
 from rl_training.data.validation import check_numeric
-
-# one column per write name, in the layout of D4RL
-WRITTEN_NAMES = {
-    "obs": "observations",
-    "actions": "actions",
-    "rewards": "rewards",
-    "next_obs": "next_observations",
-    "terminated": "terminals",
-    "truncated": "timeouts",
-    "next_actions": "next_actions",
-    "returns_to_go": "returns_to_go",
-}
+from rl_training.data.writing import log_columns
 
 
-def read_hdf5(path: Path, target: Target) -> EpisodeLog:
+def read_hdf5(source: DatasetSource, target: Target) -> EpisodeLog:
     """Read a file whose arrays lie at the top level, one row per step."""
-    with reading(path, "HDF5", RuntimeError), h5py.File(path, "r") as file:
+    path = file_of(source)
+    with open_hdf5(path) as file:
         if "episode_0" in file:
             raise DataError(
                 f"{path}: this is the data file of a Minari dataset; use dataset_kind minari with its id"
@@ -46,14 +39,14 @@ def read_hdf5(path: Path, target: Target) -> EpisodeLog:
 
 def hdf5_keys(path: Path) -> list[str]:
     """Names of everything at the top level of a file."""
-    with reading(path, "HDF5", RuntimeError), h5py.File(path, "r") as file:
+    with open_hdf5(path) as file:
         return sorted(file)
 
 
-def write_hdf5(columns: dict[str, Array], info: DataInfo, path: Path) -> None:
-    """Write columns (named as in `EpisodeLog`) compressed, with what is known about them as attributes."""
+def write_hdf5(log: EpisodeLog, path: Path) -> None:
+    """Write the columns of a log compressed, with what is known about them as attributes."""
     with h5py.File(path, "w") as file:
-        for field, values in columns.items():
+        for field, values in log_columns(log).items():
             file.create_dataset(
                 WRITTEN_NAMES[field],
                 data=values,
@@ -62,7 +55,7 @@ def write_hdf5(columns: dict[str, Array], info: DataInfo, path: Path) -> None:
                 compression_opts=4,
                 shuffle=True,
             )
-        for key, value in info.to_dict().items():
+        for key, value in log.info.to_dict().items():
             file.attrs[key] = value
 
 
@@ -84,3 +77,12 @@ def _attributes(file: Any) -> dict[str, Any]:
             value = file.attrs[key]
             known[key] = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     return known
+
+
+HDF5 = Format(
+    read=read_hdf5,
+    suffixes=(".hdf5", ".h5"),
+    recognise=has_ending(".hdf5", ".h5"),
+    write=write_hdf5,
+    keys=hdf5_keys,
+)

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from rl_training.config.data_fields import DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
 from rl_training.data.data_info import DataInfo, ReferenceReturns
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
+from rl_training.data.formats import Format
+from rl_training.data.hdf5_files import open_hdf5
 from rl_training.data.reading import Target
 from rl_training.data.validation import check_numeric
 
@@ -23,9 +26,12 @@ INFO_PREFIX = "rl_training_"
 """Start of the names of `infos` entries that hold optional fields and rows without a successor."""
 
 
-def read_minari(dataset_id: str, root: Path | None, target: Target) -> EpisodeLog:
-    """Read a local dataset episode by episode; `root` is the folder of datasets (default: Minari's own)."""
-    dataset = _open(dataset_id, root)
+def read_minari(source: DatasetSource, target: Target) -> EpisodeLog:
+    """Read a local dataset episode by episode; its path is the folder of datasets (default: Minari's own)."""
+    if source.dataset_id is None:
+        raise DataError("dataset_id is required by dataset_kind 'minari'")
+    dataset_id = source.dataset_id
+    dataset = _open(dataset_id, None if source.dataset_path is None else Path(source.dataset_path))
     own = dataset.storage.metadata.get(OWN_KEY, {})
     info = _describe(dataset.storage.metadata, dataset_id, own)
     rows = int(own.get("rows", dataset.total_steps))
@@ -126,8 +132,17 @@ def _spaces(dataset_id: str, observation: Any, action: Any) -> Spaces | None:
     return Spaces(int(observation.shape[0]), low, high)
 
 
+def id_folder(dataset_id: str, root: Path | None) -> Path:
+    """The folder of an id, which cannot lie outside the root."""
+    parts = Path(dataset_id).parts
+    if not parts or ".." in parts or Path(dataset_id).is_absolute():
+        raise DataError(f"dataset_id must be a name such as D4RL/door/human-v2, got {dataset_id!r}")
+    return datasets_root(root) / dataset_id
+
+
 def dataset_directory(dataset_id: str, root: Path | None) -> Path:
     """Where the files of a dataset lie; one that is not installed is refused with a list of what is."""
+    id_folder(dataset_id, root)
     folder = datasets_root(root)
     if not (folder / dataset_id / "data").is_dir():
         installed = installed_ids(root)
@@ -142,6 +157,9 @@ def dataset_directory(dataset_id: str, root: Path | None) -> Path:
 def _open(dataset_id: str, root: Path | None) -> Any:
     minari = import_minari()
     directory = dataset_directory(dataset_id, root)
+    for file in sorted(directory.glob("*.hdf5")):
+        with open_hdf5(file):  # a look at its links, before Minari follows them
+            pass
     try:
         return minari.MinariDataset(directory)
     except (OSError, ValueError, KeyError, AssertionError, ImportError) as problem:
@@ -168,3 +186,6 @@ def import_minari() -> Any:
             "Minari datasets need minari; install it with: pip install 'rl-training[minari]'"
         ) from None
     return minari
+
+
+MINARI = Format(read=read_minari)

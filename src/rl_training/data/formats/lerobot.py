@@ -1,0 +1,153 @@
+"""LeRobot datasets, version 2.1 (a file per episode) and 3 (files of many episodes); state vectors only.
+
+Most are demonstrations without a reward. The end of an episode is a time-out unless `next.done` is recorded
+and `next.truncated`, where it exists too, is not set.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.config.data_fields import ColumnsConfig, DatasetSource
+from rl_training.core.errors import DataError
+from rl_training.data.data_info import DataInfo
+from rl_training.data.episode_log import EpisodeLog
+from rl_training.data.formats import Format
+from rl_training.data.reading import Target, file_of
+from rl_training.data.tables.assembling import read_rows
+from rl_training.data.tables.files import import_pyarrow
+from rl_training.data.tables.opening import TableFile, open_table
+
+INFO_FILE = Path("meta") / "info.json"
+STATE, ACTION, REWARD = "observation.state", "action", "next.reward"
+DONE, TRUNCATED = "next.done", "next.truncated"
+
+
+@dataclass(frozen=True)
+class _Frames:
+    """A data file whose `next.done` says where the task ended, not where the recording was cut."""
+
+    table: TableFile
+    split_done: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.table.names
+
+    @property
+    def rows(self) -> int:
+        return self.table.rows
+
+    def batches(self, kinds: Mapping[str, str]) -> Iterator[Any]:
+        for batch in self.table.batches(kinds):
+            if self.split_done:
+                pc = import_pyarrow().compute
+                done = pc.and_not(batch.column(DONE), batch.column(TRUNCATED))
+                batch = batch.set_column(batch.schema.get_field_index(DONE), DONE, done)
+            yield batch
+
+
+def read_lerobot(source: DatasetSource, target: Target) -> EpisodeLog:
+    """Read the frames of a dataset folder; `columns.observations` chooses other features than the state."""
+    folder = file_of(source)
+    info = _info(folder)
+    import_pyarrow()
+    import pyarrow.compute  # noqa: F401  # makes pyarrow.compute an attribute
+
+    files = sorted((folder / "data").rglob("*.parquet"))
+    if not files:
+        raise DataError(f"{folder}: has no data/*/*.parquet files")
+    tables = [open_table(file, source, kind="parquet") for file in files]
+    columns = _columns(source.columns, info["features"], tables[0].names, folder)
+    split = columns.terminated == DONE and columns.truncated == TRUNCATED
+    rows = sum(table.rows for table in tables)
+    log = read_rows(
+        [(str(table.path), _Frames(table, split)) for table in tables],
+        source.model_copy(update={"columns": columns}),
+        target,
+        source=str(folder),
+        capacity=rows,
+        info=_data_info(folder, info["features"], columns),
+    )
+    promised = info.get("total_frames")
+    if isinstance(promised, int) and promised != rows:
+        raise DataError(f"{folder}: {INFO_FILE} promises {promised} frames, but its files hold {rows}")
+    return log
+
+
+def is_lerobot(path: Path) -> bool:
+    """A folder with `meta/info.json` that names LeRobot's version of the layout."""
+    try:
+        return (path / INFO_FILE).is_file() and "codebase_version" in _info(path)
+    except DataError:
+        return False
+
+
+def _info(folder: Path) -> dict[str, Any]:
+    try:
+        info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{folder}: {INFO_FILE} cannot be read ({problem})") from None
+    if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
+        raise DataError(f"{folder}: {INFO_FILE} does not list its features")
+    return info
+
+
+def _columns(given: ColumnsConfig, features: Any, names: tuple[str, ...], folder: Path) -> ColumnsConfig:
+    observations = given.observations or (STATE,)
+    vectors = [name for name in names if name.startswith("observation")]
+    for name in observations:
+        if name not in names and "*" not in name:
+            listed = ", ".join(vectors) or "none"
+            raise DataError(
+                f"{folder}: has no feature {name!r} to observe; columns.observations can name: {listed}"
+            )
+    recorded = {
+        "reward": REWARD,
+        "episode": "episode_index",
+        "time": "timestamp",
+        "terminated": DONE,
+        "truncated": TRUNCATED,
+    }
+    if given.terminated or given.truncated:
+        recorded = {key: name for key, name in recorded.items() if key not in ("terminated", "truncated")}
+    found = {key: name for key, name in recorded.items() if getattr(given, key) is None and name in names}
+    return given.replace(observations=list(observations), actions=list(given.actions or (ACTION,)), **found)
+
+
+def _data_info(folder: Path, features: Any, columns: ColumnsConfig) -> DataInfo:
+    return DataInfo(
+        source=str(folder),
+        observation_names=_feature_names(features, columns.observations),
+        action_names=_feature_names(features, columns.actions),
+    )
+
+
+def _feature_names(features: Any, chosen: tuple[str, ...]) -> tuple[str, ...] | None:
+    """One name per number; the layouts in use are a list, a list in a list, and a mapping of lists."""
+    names: list[str] = []
+    for feature in chosen:
+        described = features.get(feature)
+        listed = list(_flat(described.get("names"))) if isinstance(described, dict) else []
+        shape = described.get("shape") if isinstance(described, dict) else None
+        if not listed or shape != [len(listed)]:
+            return None
+        names += listed
+    return tuple(names)
+
+
+def _flat(names: Any) -> Iterator[str]:
+    if isinstance(names, dict):
+        names = list(names.values())
+    if isinstance(names, list):
+        for name in names:
+            yield from _flat(name)
+    elif isinstance(names, str):
+        yield names
+
+
+LEROBOT = Format(read=read_lerobot, recognise=is_lerobot)

@@ -1,0 +1,51 @@
+"""NeoRL-2 NPZ: obs, next_obs, action, reward, done, truncated, and `index`, the first rows of episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from rl_training.config.data_fields import DatasetSource
+from rl_training.core.errors import DataError
+from rl_training.data.data_info import DataInfo
+from rl_training.data.episode_log import EpisodeLog
+from rl_training.data.formats import Format
+from rl_training.data.npz_files import member_names, npz_names, open_npz, read_member
+from rl_training.data.reading import Target, file_of
+from rl_training.data.validation import as_flags
+
+KEYS = {"obs": "obs", "actions": "action", "rewards": "reward", "next_obs": "next_obs", "dones": "done"}
+TRUNCATED, INDEX = "truncated", "index"
+
+
+def read_neorl2(source: DatasetSource, target: Target) -> EpisodeLog:
+    """Read the file; a row that is done and truncated was only cut."""
+    path = file_of(source)
+    with open_npz(path) as archive:
+        names = member_names(archive)
+        missing = [name for name in (*KEYS.values(), INDEX) if name not in names]
+        if missing:
+            raise DataError(
+                f"{path}: missing key {missing[0]!r}; it has {', '.join(sorted(names)) or 'nothing'}"
+            )
+        columns = {field: read_member(archive, name, field, path, target) for field, name in KEYS.items()}
+        firsts = read_member(archive, INDEX, "episode_ids", path, target).reshape(-1)
+        cut = np.zeros(len(columns["rewards"]), dtype=bool)
+        if TRUNCATED in names:
+            cut = as_flags(TRUNCATED, read_member(archive, TRUNCATED, "truncated", path, target), str(path))
+    rows = len(cut)
+    if firsts.dtype.kind not in "iu" or not ((firsts >= 0) & (firsts < max(1, rows))).all():
+        raise DataError(f"{path}: {INDEX} must hold the first rows of episodes, between 0 and {rows - 1}")
+    done = as_flags("done", columns.pop("dones"), str(path))
+    ends = done | cut
+    ends[firsts[firsts > 0] - 1] = True
+    columns |= {"terminated": done & ~cut, "episode_ends": ends}
+    return EpisodeLog.build(columns, info=DataInfo(str(path)), lenient=target.lenient)
+
+
+def is_neorl2(path: Path) -> bool:
+    return {*KEYS.values(), INDEX} <= npz_names(path)
+
+
+NEORL2 = Format(read=read_neorl2, recognise=is_neorl2)

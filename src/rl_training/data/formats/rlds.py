@@ -1,0 +1,129 @@
+"""RLDS (TFDS) steps exported to Parquet or NPZ: observation, action, reward, is_first, is_last, is_terminal.
+
+The last step of an episode holds its final observation and nothing else that counts: it becomes the successor
+of the step before, which terminates if the last step `is_terminal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from rl_training.config.data_fields import DatasetSource
+from rl_training.core.errors import DataError
+from rl_training.data.data_info import DataInfo
+from rl_training.data.episode_log import EpisodeLog
+from rl_training.data.episodes import Array
+from rl_training.data.formats import Format
+from rl_training.data.npz_files import member_names, npz_names, open_npz, read_member
+from rl_training.data.reading import Target, file_of
+from rl_training.data.tables import cells
+from rl_training.data.tables.files import files_of, kind_of_file
+from rl_training.data.tables.mapping import in_order
+from rl_training.data.tables.opening import open_table
+from rl_training.data.validation import as_flags
+
+FIRST, LAST, TERMINAL = "is_first", "is_last", "is_terminal"
+
+
+def read_rlds(source: DatasetSource, target: Target) -> EpisodeLog:
+    """Read exported steps; `columns` chooses other keys than `observation`, `action` and `reward`."""
+    path = file_of(source)
+    names = _names(path)
+    keys = _keys(names, source, str(path))
+    arrays = _read(path, [key for group in keys.values() for key in group], target)
+    pick = {field: [arrays[key] for key in group] for field, group in keys.items()}
+    first, last, terminal = (as_flags(name, pick[name][0], str(path)) for name in (FIRST, LAST, TERMINAL))
+    if not len(last):
+        raise DataError(f"{path}: the dataset is empty (0 rows)")
+    # a step counts if the next row is its successor
+    counts = ~last[:-1] & ~first[1:]
+    steps = np.flatnonzero(counts)
+    if not len(steps):
+        raise DataError(f"{path}: no step is followed by another one of its episode")
+    obs = _matrix(pick["obs"])
+    columns: dict[str, Array] = {
+        "obs": obs[steps],
+        "next_obs": obs[steps + 1],
+        "actions": _matrix(pick["actions"])[steps],
+        "terminated": terminal[steps + 1],
+        "episode_ends": last[steps + 1] | ~np.append(counts[1:], False)[steps],
+    }
+    known = "rewards" in pick
+    columns["rewards"] = pick["rewards"][0].reshape(-1)[steps] if known else np.zeros(len(steps), np.float32)
+    info = DataInfo(str(path), units=dict(source.columns.units), rewards_known=known)
+    return EpisodeLog.build(columns, info=info, lenient=target.lenient)
+
+
+def is_rlds(path: Path) -> bool:
+    """A table or archive with the three flags of RLDS."""
+    flags = {FIRST, LAST, TERMINAL}
+    if path.suffix.lower() == ".npz":
+        return flags <= {_short(name) for name in npz_names(path)}
+    if kind_of_file(path) != "parquet" and not path.is_dir():
+        return False
+    try:
+        return flags <= {_short(name) for name in _names(path)}
+    except DataError:
+        return False
+
+
+def _short(name: str) -> str:
+    """`steps/is_first` and `steps.is_first` are `is_first`."""
+    return name.replace("/", ".").removeprefix("steps.")
+
+
+def _names(path: Path) -> list[str]:
+    if path.suffix.lower() == ".npz":
+        with open_npz(path) as archive:
+            return member_names(archive)
+    return list(open_table(files_of(path)[0], DatasetSource()).names)
+
+
+def _keys(names: Iterable[str], source: DatasetSource, where: str) -> dict[str, list[str]]:
+    """Field -> keys of the file."""
+    by_short = {_short(name): name for name in names}
+    found = {name: [by_short[name]] for name in (FIRST, LAST, TERMINAL) if name in by_short}
+    columns = source.columns
+    parts = [short for short in by_short if short.startswith("observation.")]
+    usual = {
+        "obs": [name for name in ("observation", "observations") if name in by_short] or in_order(parts),
+        "actions": [name for name in ("action", "actions") if name in by_short],
+        "rewards": [name for name in ("reward", "rewards") if name in by_short],
+    }
+    given = {"obs": columns.observations, "actions": columns.actions, "rewards": columns.reward}
+    for field, chosen in given.items():
+        wanted = ([chosen] if isinstance(chosen, str) else list(chosen or ())) or usual[field][
+            : None if field == "obs" else 1
+        ]
+        unknown = [name for name in wanted if _short(name) not in by_short]
+        if unknown or (not wanted and field != "rewards"):
+            what = f"no key {unknown[0]!r}" if unknown else f"no {field}"
+            raise DataError(f"{where}: has {what}; it has {', '.join(by_short)}")
+        if wanted:
+            found[field] = [by_short[_short(name)] for name in wanted]
+    missing = [name for name in (FIRST, LAST, TERMINAL) if name not in found]
+    if missing:
+        raise DataError(f"{where}: missing key {missing[0]!r}; it has {', '.join(by_short)}")
+    return found
+
+
+def _read(path: Path, keys: list[str], target: Target) -> dict[str, Array]:
+    if path.suffix.lower() == ".npz":
+        with open_npz(path) as archive:
+            return {key: read_member(archive, key, "rewards", path, target) for key in keys}
+    pieces: dict[str, list[Array]] = {key: [] for key in keys}
+    for file in files_of(path):
+        for batch in open_table(file, DatasetSource()).batches(dict.fromkeys(keys, "number")):
+            for index, key in enumerate(keys):
+                pieces[key].append(cells.numbers(batch.column(index), key, str(file)))
+    return {key: np.concatenate(parts) if parts else np.zeros(0) for key, parts in pieces.items()}
+
+
+def _matrix(parts: list[Array]) -> Array:
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+
+
+RLDS = Format(read=read_rlds, recognise=is_rlds)

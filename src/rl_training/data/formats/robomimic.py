@@ -1,0 +1,171 @@
+"""robomimic HDF5, which Isaac Lab's collector writes too: a group per demonstration under `data`.
+
+Vectors of `obs` are put one after another, in the order of `columns.observations` or of their names. `dones`
+at the end of a demonstration may mean success or just the end: they count as time-outs, unless
+`columns.terminated: dones` says that they are terminations.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from rl_training.config.data_fields import DatasetSource
+from rl_training.core.errors import DataError
+from rl_training.data.data_info import DataInfo
+from rl_training.data.episode_log import EpisodeLog
+from rl_training.data.episodes import Array
+from rl_training.data.formats import Format
+from rl_training.data.hdf5_files import open_hdf5
+from rl_training.data.reading import Target, file_of
+from rl_training.data.tables.mapping import in_order
+from rl_training.data.validation import as_flags, check_numeric
+
+_DEMO = re.compile(r".+_\d+")
+
+
+def read_robomimic(source: DatasetSource, target: Target) -> EpisodeLog:
+    """Read all demonstrations, in the order of their numbers."""
+    path = file_of(source)
+    with open_hdf5(path) as file:
+        group = file.get("data")
+        demos = _demos(group) if isinstance(group, h5py.Group) else []
+        if not demos:
+            raise DataError(f"{path}: has no demonstrations (data/demo_0, data/demo_1, …)")
+        wanted = source.columns
+        action_key, reward_key = (wanted.actions or ("actions",))[0], wanted.reward or "rewards"
+        keys, notes = _observation_keys(group[demos[0]], wanted.observations, path)
+        lengths = [len(_array(group, f"{demo}/{action_key}", path)) for demo in demos]
+        with_next = all(f"{demo}/next_obs/{key}" in group for demo in demos for key in keys)
+        has_reward = all(f"{demo}/{reward_key}" in group for demo in demos)
+        if wanted.reward is not None and not has_reward:
+            raise DataError(f"{path}: not every demonstration has {wanted.reward!r} (columns.reward)")
+        places = {"obs": [f"obs/{key}" if key != "states" else key for key in keys], "actions": [action_key]}
+        if with_next:
+            places["next_obs"] = [f"next_obs/{key}" for key in keys]
+        if has_reward:
+            places["rewards"] = [reward_key]
+        columns = {
+            field: _read(group, demos, lengths, names, field, path, target) for field, names in places.items()
+        }
+        rows = sum(lengths)
+        ends = np.zeros(rows, dtype=bool)
+        ends[np.cumsum(lengths) - 1] = True
+        terminated = np.zeros(rows, dtype=bool)
+        if wanted.terminated is not None:
+            terminated = _flags(group, demos, lengths, wanted.terminated, path)
+        elif (
+            all(f"{demo}/dones" in group for demo in demos)
+            and _flags(group, demos, lengths, "dones", path).any()
+        ):
+            notes.append(
+                "dones of demonstrations are taken as time-outs; set columns.terminated to dones if they "
+                "mean that the task ended"
+            )
+        names = _names(group[demos[0]], keys)
+    columns |= {"terminated": terminated, "episode_ends": ends}
+    columns.setdefault("rewards", np.zeros(rows, dtype=np.float32))
+    info = DataInfo(str(path), observation_names=names, units=dict(wanted.units), rewards_known=has_reward)
+    return EpisodeLog.build(columns, info=info, lenient=target.lenient, extra_notes=notes)
+
+
+def is_robomimic(path: Path) -> bool:
+    """An HDF5 file with demonstrations under `data`."""
+    if path.suffix.lower() not in (".hdf5", ".h5") or not path.is_file():
+        return False
+    try:
+        with h5py.File(path, "r") as file:
+            link = file.get("data", getlink=True)
+            return (
+                isinstance(link, h5py.HardLink)
+                and isinstance(file["data"], h5py.Group)
+                and bool(_demos(file["data"]))
+            )
+    except (OSError, RuntimeError, KeyError):
+        return False
+
+
+def _demos(group: Any) -> list[str]:
+    return in_order([name for name in group if _DEMO.fullmatch(name) and isinstance(group[name], h5py.Group)])
+
+
+def _observation_keys(demo: Any, chosen: tuple[str, ...], path: Path) -> tuple[list[str], list[str]]:
+    """Keys of `obs` to put one after another, and a note about what is left out."""
+    stored = demo.get("obs")
+    known = sorted(stored) if isinstance(stored, h5py.Group) else []
+    vectors = [key for key in known if isinstance(stored[key], h5py.Dataset) and stored[key].ndim <= 2]
+    for key in chosen:
+        if key not in vectors and not (key == "states" and "states" in demo):
+            raise DataError(
+                f"{path}: has no vector {key!r} in obs (columns.observations); it has "
+                f"{', '.join(vectors) or 'none'}"
+            )
+    if chosen:
+        return list(chosen), []
+    if not vectors and "states" in demo:
+        return ["states"], ["there are no observations (obs): the simulator's states stand in for them"]
+    if not vectors:
+        raise DataError(f"{path}: has no vectors in obs; images are not supported")
+    left = [key for key in known if key not in vectors]
+    notes = [f"left out of the observation, no vectors: {', '.join(left)}"] if left else []
+    return vectors, notes
+
+
+def _array(group: Any, name: str, path: Path) -> Any:
+    stored = group.get(name)
+    if not isinstance(stored, h5py.Dataset) or not stored.shape:
+        raise DataError(f"{path}: data/{name} is missing or not an array")
+    check_numeric(f"data/{name}", stored.dtype, str(path))
+    return stored
+
+
+def _read(
+    group: Any, demos: list[str], lengths: list[int], names: list[str], field: str, path: Path, target: Target
+) -> Array:
+    widths = [_width(_array(group, f"{demos[0]}/{name}", path)) for name in names]
+    flat = field == "rewards"
+    shape = (sum(lengths),) if flat else (sum(lengths), sum(widths))
+    out = target.array(field, shape, _array(group, f"{demos[0]}/{names[0]}", path).dtype)
+    matrix, row = out.reshape(len(out), -1), 0
+    for demo, length in zip(demos, lengths, strict=True):
+        column = 0
+        for name, width in zip(names, widths, strict=True):
+            stored = _array(group, f"{demo}/{name}", path)
+            if len(stored) != length or _width(stored) != width:
+                raise DataError(
+                    f"{path}: data/{demo}/{name} has the shape {stored.shape}, but {length} rows of "
+                    f"{width} numbers are wanted"
+                )
+            matrix[row : row + length, column : column + width] = stored[()].reshape(length, width)
+            column += width
+        row += length
+    return out
+
+
+def _flags(group: Any, demos: list[str], lengths: list[int], name: str, path: Path) -> Array:
+    pieces = [np.asarray(_array(group, f"{demo}/{name}", path)[()]).reshape(-1) for demo in demos]
+    wrong = next((i for i, piece in enumerate(pieces) if len(piece) != lengths[i]), None)
+    if wrong is not None:
+        raise DataError(
+            f"{path}: data/{demos[wrong]}/{name} has {len(pieces[wrong])} rows, not {lengths[wrong]}"
+        )
+    return as_flags(name, np.concatenate(pieces), str(path))
+
+
+def _width(stored: Any) -> int:
+    return int(np.prod(stored.shape[1:]))
+
+
+def _names(demo: Any, keys: list[str]) -> tuple[str, ...]:
+    names: list[str] = []
+    for key in keys:
+        width = _width(demo["states"] if key == "states" else demo["obs"][key])
+        names += [key] if width == 1 else [f"{key}_{index}" for index in range(width)]
+    return tuple(names)
+
+
+ROBOMIMIC = Format(read=read_robomimic, recognise=is_robomimic)

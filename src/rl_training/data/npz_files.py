@@ -1,0 +1,97 @@
+"""NPZ archives, streamed: an array goes to its place (memory or cache file) in pieces."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from rl_training.core.errors import DataError
+from rl_training.data.episodes import Array
+from rl_training.data.reading import Target, reading
+from rl_training.data.validation import CHUNK_ROWS, check_numeric
+
+ENDING = ".npy"
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The archive; whatever is wrong with its bytes becomes one line."""
+    problems = (
+        zipfile.BadZipFile,
+        zlib.error,
+        ValueError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        KeyError,
+    )
+    with reading(path, "NPZ", *problems), zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def read_member(archive: zipfile.ZipFile, name: str, field: str, path: Path, target: Target) -> Array:
+    """One array of the archive, put where `target` wants it."""
+    with archive.open(name + ENDING) as member:
+        return _read(member, archive.getinfo(name + ENDING).file_size, field, name, path, target)
+
+
+def member_names(archive: zipfile.ZipFile) -> list[str]:
+    """Names of the arrays."""
+    return [name.removesuffix(ENDING) for name in archive.namelist() if name.endswith(ENDING)]
+
+
+def _read(member: IO[bytes], size: int, field: str, name: str, path: Path, target: Target) -> Array:
+    shape, in_columns, stored = _header(member, name, path)
+    if field != "episode_ids" or stored.kind == "O":
+        check_numeric(name, stored, str(path))
+    if not shape:
+        raise DataError(f"{path}: {name} must have one entry per row, got a single number")
+    if any(length < 0 for length in shape) or math.prod(shape) * stored.itemsize > size:
+        raise DataError(f"{path}: {name} claims the shape {shape} but holds only {size} bytes")
+    out = target.array(field, shape, stored)
+    if in_columns:
+        values = np.frombuffer(member.read(), dtype=stored)
+        out[...] = values.reshape(shape[::-1]).T
+        return out
+    per_row = stored.itemsize * int(np.prod(shape[1:]))
+    for start in range(0, shape[0], CHUNK_ROWS):
+        rows = min(CHUNK_ROWS, shape[0] - start)
+        piece = member.read(rows * per_row)
+        if len(piece) != rows * per_row:
+            raise DataError(
+                f"{path}: {name} ends after row {start + len(piece) // max(1, per_row)} of {shape[0]}"
+            )
+        out[start : start + rows] = np.frombuffer(piece, dtype=stored).reshape(rows, *shape[1:])
+    return out
+
+
+def _header(member: IO[bytes], name: str, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether stored column by column, and type, as the NPY format states them."""
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        shape, in_columns, stored = np.lib.format.read_array_header_1_0(member)
+    elif version == (2, 0):
+        shape, in_columns, stored = np.lib.format.read_array_header_2_0(member)
+    else:
+        raise DataError(
+            f"{path}: {name} is stored in NPY version {version}, only 1.0 and 2.0 hold plain numbers"
+        )
+    return shape, in_columns, stored
+
+
+def npz_names(path: Path) -> set[str]:
+    """Names of the arrays of an archive, or nothing where the path is no readable archive."""
+    if path.suffix.lower() != ".npz" or not path.is_file():
+        return set()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return set(member_names(archive))
+    except (OSError, zipfile.BadZipFile):
+        return set()

@@ -1,0 +1,159 @@
+"""One table file of any kind: its columns, how many rows it has at most, and its rows in batches."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.config.data_fields import TableFields
+from rl_training.core.errors import DataError
+from rl_training.data.tables.csv_text import (
+    Dialect,
+    csv_batches,
+    dialect_and_lines,
+    text_at_fault,
+)
+from rl_training.data.tables.files import import_pyarrow, kind_of_file
+from rl_training.data.validation import CHUNK_ROWS
+
+_WORDS = {"csv": "CSV", "parquet": "Parquet", "feather": "Feather", "jsonl": "JSON lines"}
+_COLUMN_NUMBER = re.compile(r"In CSV column #(\d+)")
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file that was opened as far as its column names."""
+
+    path: Path
+    kind: str
+    names: tuple[str, ...]
+    rows: int
+    """rows at most: exact but for text, whose lines are counted"""
+    types: Mapping[str, Any]
+    """Arrow type of a column, where the file states it (text does not)"""
+    info: Any = b"{}"
+    """what a file written here says about itself"""
+    dialect: Dialect | None = None
+    bytes: int = 0
+
+    def batches(self, kinds: Mapping[str, str]) -> Iterator[Any]:
+        """Record batches of the columns in `kinds` (`number`, `flag`, `id` or `time` each), in that order."""
+        with problems_of(self.path, self.kind):
+            try:
+                yield from self._batches(kinds)
+            except import_pyarrow().ArrowInvalid as problem:
+                raise self._wrong_cell(problem, kinds) or problem from None
+
+    def _batches(self, kinds: Mapping[str, str]) -> Iterator[Any]:
+        pa = import_pyarrow()
+        if self.dialect is not None:
+            yield from csv_batches(self.path, self.dialect, kinds)
+        elif self.kind == "parquet":
+            import pyarrow.parquet as parquet
+
+            with parquet.ParquetFile(self.path) as file:
+                for batch in file.iter_batches(
+                    batch_size=2 * CHUNK_ROWS, columns=list(kinds), use_threads=False
+                ):
+                    yield batch.select(list(kinds))
+        elif self.kind == "feather":
+            with pa.memory_map(str(self.path)) as source, pa.ipc.open_file(source) as file:
+                for index in range(file.num_record_batches):
+                    yield file.get_batch(index).select(list(kinds))
+        else:
+            import pyarrow.json as arrow_json
+
+            schema = pa.schema([(name, self._json_type(name, kind)) for name, kind in kinds.items()])
+            parse = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+            read = arrow_json.ReadOptions(use_threads=False, block_size=1 << 22)
+            with arrow_json.open_json(self.path, parse_options=parse, read_options=read) as reader:
+                yield from reader
+
+    def _json_type(self, name: str, kind: str) -> Any:
+        pa = import_pyarrow()
+        if kind != "number":
+            return self.types[name]
+        return pa.list_(pa.float64()) if pa.types.is_list(self.types[name]) else pa.float64()
+
+    def _wrong_cell(self, problem: Exception, kinds: Mapping[str, str]) -> DataError | None:
+        """The cell behind a failed conversion of text, named by row, column and content."""
+        match = _COLUMN_NUMBER.search(str(problem))
+        if self.dialect is None or match is None:
+            return None
+        name = self.dialect.names[int(match[1])]
+        found = text_at_fault(self.path, self.dialect, name) if kinds.get(name) == "number" else None
+        if found is None:
+            return None
+        row, text = found
+        return DataError(
+            f"{self.path}: row {row} (line {row + 2}) has {text!r} in the number column {name!r}; leave "
+            "the column out, or repair the cell (an empty one is a missing value)"
+        )
+
+
+def open_table(
+    path: Path, fields: TableFields, *, kind: str | None = None, like: TableFile | None = None
+) -> TableFile:
+    """Look at a file as far as its column names; `like` is the first file of the same log."""
+    kind = kind or kind_of_file(path) or "csv"
+    pa = import_pyarrow()
+    with problems_of(path, kind):
+        if kind == "csv":
+            known = None if like is None else like.dialect
+            dialect, lines = dialect_and_lines(path, known, fields)
+            rows, size = max(0, lines - 1), path.stat().st_size
+            return TableFile(path, kind, dialect.names, rows, {}, dialect=dialect, bytes=size)
+        if kind == "jsonl":
+            return _open_jsonl(path)
+        if kind == "parquet":
+            import pyarrow.parquet as parquet
+
+            with parquet.ParquetFile(path) as file:
+                schema, rows = file.schema_arrow, file.metadata.num_rows
+        else:
+            with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+                schema = file.schema
+                rows = sum(file.get_batch(index).num_rows for index in range(file.num_record_batches))
+    types = dict(zip(schema.names, schema.types, strict=True))
+    info = (schema.metadata or {}).get(b"rl_training", b"{}")
+    return TableFile(path, kind, tuple(schema.names), rows, types, info=info)
+
+
+def _open_jsonl(path: Path) -> TableFile:
+    pa = import_pyarrow()
+    with pa.input_stream(str(path), compression="detect") as stream:
+        line = bytes(stream.read(1 << 20)).lstrip().partition(b"\n")[0]
+    if not line:
+        raise DataError(f"{path}: the dataset is empty (0 rows)")
+    first = json.loads(line)
+    if not isinstance(first, dict):
+        raise DataError(f"{path}: every line must be a mapping of names to values, got {str(first)[:40]}")
+    types = {}
+    for name, value in first.items():
+        with_points = float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        types[name] = pa.array([with_points]).type
+        if value is None:
+            types[name] = pa.float64()
+    with path.open("rb") as file:
+        lines = sum(1 for _ in file)
+    return TableFile(path, "jsonl", tuple(first), lines, types)
+
+
+@contextmanager
+def problems_of(path: Path, kind: str) -> Iterator[None]:
+    """Failures of the library, as one line about the file."""
+    pa = import_pyarrow()
+    try:
+        yield
+    except DataError:
+        raise
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, LookupError) as problem:
+        text = " ".join(str(problem).split()) or type(problem).__name__
+        raise DataError(
+            f"{path}: cannot be read as {_WORDS[kind]}; it is damaged or of another kind ({text[:300]})"
+        ) from None

@@ -1,0 +1,262 @@
+"""Rows become steps of episodes: where episodes end, how long steps last, what happens to empty cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rl_training.config.data_fields import TableFields
+from rl_training.core.errors import DataError
+from rl_training.data.episodes import Array, BoolArray
+from rl_training.data.field_names import FLAG_FIELDS, NUMBER_FIELDS, VECTOR_FIELDS
+from rl_training.data.tables.cells import NO_EPISODE, NO_FLAG
+from rl_training.data.validation import row_chunks
+
+UNEVEN_STEP = 0.01
+"""A step that differs from the median by more than this share counts as uneven."""
+
+
+@dataclass
+class Steps:
+    """Columns of all rows as they were read, and what is needed to talk about them."""
+
+    columns: dict[str, Array]
+    fields: dict[str, list[str]]
+    file_starts: list[int]
+    place: Callable[[int], str]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.columns["obs"])
+
+    def file(self, row: int) -> str:
+        """The file of a row."""
+        return self.place(row).rpartition(": ")[0]
+
+
+def settle_steps(steps: Steps, settings: TableFields, *, lenient: bool) -> Steps:
+    """Columns that `EpisodeLog.build` understands: ends marked, times as durations, empty cells settled."""
+    notes: list[str] = []
+    timed = "times" in steps.columns
+    ends = _id_ends(steps, settings) | _file_ends(steps, settings)
+    if timed:
+        ends |= _gaps(steps, ends | _flag_ends(steps), settings, notes)
+    elif settings.max_gap is not None or settings.discount_by_time:
+        wanted = "max_gap" if settings.max_gap is not None else "discount_by_time"
+        raise DataError(f"{steps.file(0)}: {wanted} needs the time of steps; set columns.time")
+    missing = _missing_rows(steps)
+    columns = {name: values for name, values in steps.columns.items() if name not in ("times", "episode_ids")}
+    columns.setdefault("rewards", np.zeros(len(steps), dtype=np.float32))
+    if not {"terminated", "dones"} & columns.keys():
+        columns["terminated"] = np.zeros(len(steps), dtype=bool)
+    if timed:
+        columns["durations"] = _durations(steps.columns["times"], ends, notes)
+    marked = timed or bool(ends[:-1].any()) or "episode_ids" in steps.columns
+    if missing.any():
+        notes.append(_missing_note(steps, missing, settings))
+        ends = _without_empty(steps, columns, ends, missing, settings, lenient)
+        marked = marked or settings.missing_values != "error"
+    if marked:
+        columns["episode_ends"] = ends
+    return Steps(columns, steps.fields, steps.file_starts, steps.place, tuple(notes))
+
+
+def _without_empty(
+    steps: Steps,
+    columns: dict[str, Array],
+    ends: BoolArray,
+    missing: BoolArray,
+    settings: TableFields,
+    lenient: bool,
+) -> BoolArray:
+    """Apply `missing_values` to `columns`; returns where episodes end now."""
+    if settings.missing_values == "error":
+        if not lenient:
+            raise DataError(_missing_message(steps, int(np.flatnonzero(missing)[0])))
+        for name in FLAG_FIELDS:
+            if name in columns:
+                columns[name] = columns[name] == 1
+        return ends
+    if settings.missing_values == "hold":
+        missing = _hold(steps, ends | _flag_ends(steps))
+    ends = _drop(columns, ends, missing)
+    if not len(ends):
+        raise DataError(f"{steps.file(0)}: every row has an empty cell; none is left")
+    return ends
+
+
+def _id_ends(steps: Steps, settings: TableFields) -> BoolArray:
+    """True where the next row belongs to another episode; an episode must not come back later."""
+    ends = np.zeros(len(steps), dtype=bool)
+    codes = steps.columns.get("episode_ids")
+    if codes is None:
+        return ends
+    ends[:-1] = codes[1:] != codes[:-1]
+    if settings.files_end_episodes:
+        return ends
+    starts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
+    starts = starts[codes[starts] != NO_EPISODE]
+    known, first = np.unique(codes[starts], return_index=True)
+    if len(known) < len(starts) and not (codes == NO_EPISODE).any():
+        again = int(np.setdiff1d(np.arange(len(starts)), first)[0])
+        row, name = int(starts[again]), steps.fields["episode_ids"][0]
+        earlier = int(starts[np.flatnonzero(codes[starts] == codes[row])[0]])
+        hint = "sort the rows by episode and time"
+        if len(steps.file_starts) > 1:
+            hint += "; if ids count anew in every file, set files_end_episodes: true"
+        raise DataError(
+            f"{steps.place(row)} goes back to an episode of column {name!r} that began at "
+            f"{steps.place(earlier).rpartition('/')[2]} and had ended; {hint}"
+        )
+    return ends
+
+
+def _file_ends(steps: Steps, settings: TableFields) -> BoolArray:
+    ends = np.zeros(len(steps), dtype=bool)
+    by_file = settings.files_end_episodes
+    if by_file or (by_file is None and "episode_ids" not in steps.columns):
+        ends[[start - 1 for start in steps.file_starts if 0 < start <= len(steps)]] = True
+    return ends
+
+
+def _flag_ends(steps: Steps) -> BoolArray:
+    ends = np.zeros(len(steps), dtype=bool)
+    for name in FLAG_FIELDS:
+        if name in steps.columns:
+            ends |= steps.columns[name] == 1
+    return ends
+
+
+def _gaps(steps: Steps, ends: BoolArray, settings: TableFields, notes: list[str]) -> BoolArray:
+    """True before a gap longer than `max_gap`; time inside an episode must not run backwards."""
+    times, name = steps.columns["times"], steps.fields["times"][0]
+    elapsed = np.diff(times)
+    backwards = np.flatnonzero((elapsed < 0) & ~ends[:-1])
+    if len(backwards):
+        row = int(backwards[0])
+        raise DataError(
+            f"{steps.place(row + 1)}: time runs backwards in column {name!r} (by {-elapsed[row]:g}); sort "
+            "the rows, or map the column that tells episodes apart"
+        )
+    found = np.zeros(len(times), dtype=bool)
+    if settings.max_gap is not None:
+        found[:-1] = (elapsed > settings.max_gap) & ~ends[:-1]
+        if found.any():
+            notes.append(
+                f"{int(found.sum())} gaps longer than max_gap ({settings.max_gap:g}) end an episode as a "
+                "time-out"
+            )
+    return found
+
+
+def _durations(times: Array, ends: BoolArray, notes: list[str]) -> Array:
+    """Time from each row to the next in units of the median step; 1 where an episode ends."""
+    durations = np.ones(len(times), dtype=np.float32)
+    inside = np.flatnonzero(~ends[:-1])
+    elapsed = times[inside + 1] - times[inside]
+    known = np.isfinite(elapsed)
+    positive = elapsed[known & (elapsed > 0)]
+    if not len(positive):
+        return durations
+    median = float(np.median(positive))
+    durations[inside[known]] = elapsed[known] / median
+    uneven = int((np.abs(elapsed[known] / median - 1) > UNEVEN_STEP).sum())
+    if uneven:
+        shortest, longest = elapsed[known].min(), elapsed[known].max()
+        notes.append(
+            f"{uneven} of {len(elapsed)} steps differ from the median step of {median:g} (shortest "
+            f"{shortest:g}, longest {longest:g}); discount_by_time discounts by duration, max_gap splits "
+            "episodes at gaps"
+        )
+    return durations
+
+
+def _missing_rows(steps: Steps) -> BoolArray:
+    """Rows with an empty cell in any mapped column."""
+    missing = np.zeros(len(steps), dtype=bool)
+    for name, values in steps.columns.items():
+        for rows in row_chunks(len(steps)):
+            missing[rows] |= _empty(name, values[rows])
+    return missing
+
+
+def _empty(name: str, values: Array) -> BoolArray:
+    if name in FLAG_FIELDS:
+        return np.asarray(values == NO_FLAG)
+    if name == "episode_ids":
+        return np.asarray(values == NO_EPISODE)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = values.sum()
+    if total == total:  # only NaN differs from itself, and a sum with NaN in it is NaN
+        return np.zeros(len(values), dtype=bool)
+    return np.asarray(np.isnan(values).reshape(len(values), -1).any(axis=1))
+
+
+def _empty_columns(steps: Steps, rows: Array) -> dict[str, int]:
+    """Column -> how many of `rows` have no value there."""
+    found: dict[str, int] = {}
+    for name, group in steps.fields.items():
+        values = steps.columns[name][rows]
+        if values.ndim > 1 and values.shape[1] == len(group):
+            counts = np.isnan(values).sum(axis=0)
+        else:
+            counts = np.array([_empty(name, values).sum()])
+        found |= {column: int(count) for column, count in zip(group, counts, strict=False) if count}
+    return found
+
+
+def _missing_message(steps: Steps, row: int) -> str:
+    column = next(iter(_empty_columns(steps, np.array([row]))))
+    return (
+        f"{steps.place(row)} has no value in column {column!r}; set missing_values to drop (the step is "
+        "left out and the episode split) or hold (the episode's last value stays)"
+    )
+
+
+def _missing_note(steps: Steps, missing: BoolArray, settings: TableFields) -> str:
+    rows = np.flatnonzero(missing)
+    listed = ", ".join(f"{name} {count}" for name, count in _empty_columns(steps, rows).items())
+    done = {"drop": "dropped, their episodes split there", "hold": "filled with the episode's last value"}
+    what = done.get(settings.missing_values, "training refuses them: set missing_values to drop or hold")
+    return f"{len(rows)} of {len(steps)} rows have empty cells ({listed}): {what}"
+
+
+def _hold(steps: Steps, ends: BoolArray) -> BoolArray:
+    """Fill numbers with the last value of their episode; returns the rows where there was none yet."""
+    rows = np.arange(len(steps))
+    starts = np.maximum.accumulate(np.where(np.concatenate([[True], ends[:-1]]), rows, 0))
+    left = np.zeros(len(steps), dtype=bool)
+    for name, values in steps.columns.items():
+        if name not in (*VECTOR_FIELDS, *NUMBER_FIELDS):
+            empty = np.flatnonzero(_empty(name, values))
+            if len(empty):
+                column = steps.fields[name][0]
+                raise DataError(
+                    f"{steps.place(int(empty[0]))} has no value in column {column!r}, which cannot be held"
+                )
+            continue
+        matrix = values if values.ndim > 1 else values[:, None]
+        for index in np.flatnonzero(np.isnan(matrix.sum(axis=0, dtype=np.float64))):
+            empty = np.isnan(matrix[:, index])
+            last = np.maximum.accumulate(np.where(empty, -1, rows))
+            held = empty & (last >= starts)
+            matrix[held, index] = matrix[last[held], index]
+            left |= empty & ~held
+    return left
+
+
+def _drop(columns: dict[str, Array], ends: BoolArray, missing: BoolArray) -> BoolArray:
+    """Leave rows out in place, chunk by chunk; the row before a dropped one ends its episode."""
+    ends = ends.copy()
+    ends[:-1] |= missing[1:]
+    kept = ~missing
+    for name, values in columns.items():
+        stop = 0
+        for rows in row_chunks(len(values)):
+            piece = values[rows][kept[rows]]
+            values[stop : stop + len(piece)] = piece
+            stop += len(piece)
+        columns[name] = values[:stop]
+    return ends[kept]

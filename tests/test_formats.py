@@ -1,0 +1,367 @@
+"""Formats of other projects: rewards, terminations and time-outs as their own readers give them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from rl_training.config.data_fields import DatasetSource, OfflineDataFields
+from rl_training.core.errors import ConfigError, DataError
+from rl_training.data import TransitionDataset, load_transition_dataset
+from rl_training.data.data_info import DataInfo
+from rl_training.data.episode_log import EpisodeLog
+from rl_training.data.formats import FORMATS, Format, recognised_format, register_format
+from rl_training.data.reading import Target
+from rl_training.data.validation import DataWarning
+
+pa = pytest.importorskip("pyarrow")
+
+
+def load(path: Path, **fields: Any) -> TransitionDataset:
+    return load_transition_dataset(dataset_path=path, **fields)
+
+
+def flags(data: TransitionDataset) -> tuple[list[float], list[float]]:
+    assert data.truncations is not None
+    return data.dones.tolist(), data.truncations.tolist()
+
+
+# OGBench
+
+
+def ogbench_columns(*, single_task: bool) -> dict[str, np.ndarray]:
+    """Two trajectories of 4 and 3 rows; the goal is reached in row 1 and in the very last one."""
+    terminals = np.array([0, 0, 0, 1, 0, 0, 1], dtype=np.float32)
+    columns = {
+        "observations": np.arange(14, dtype=np.float32).reshape(7, 2),
+        "actions": np.linspace(-1, 1, 7, dtype=np.float32)[:, None],
+        "terminals": terminals,
+        "qpos": np.zeros((7, 3), np.float32),
+    }
+    if single_task:
+        reached = np.array([0, 1, 0, 0, 0, 0, 1], dtype=np.float32)
+        columns |= {"rewards": reached - 1, "masks": 1 - reached}
+    return columns
+
+
+def reference_ogbench(file: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The rows of `ogbench.utils.load_dataset(compact_dataset=False)`, which leaves out last rows."""
+    keep = file["terminals"] == 0
+    return {
+        "obs": file["observations"][keep],
+        "next_obs": file["observations"][np.append(False, keep[:-1])],
+        "actions": file["actions"][keep],
+        "rewards": file["rewards"][keep],
+        "dones": (file["masks"] == 0)[keep].astype(np.float32),
+    }
+
+
+def test_ogbench_terminals_are_ends_and_masks_are_terminations(tmp_path: Path) -> None:
+    columns = ogbench_columns(single_task=True)
+    path = tmp_path / "cube-singletask-v0.npz"
+    np.savez(path, **columns)  # type: ignore[arg-type]
+    assert recognised_format(path) == "ogbench"
+    data, wanted = load(path), reference_ogbench(columns)
+    alive = wanted["dones"] == 0  # the successor of a terminated row does not matter
+    for name, values in wanted.items():
+        found = data.store.whole(name).numpy()
+        rows = alive if name == "next_obs" else slice(None)
+        np.testing.assert_array_equal(found[rows], values[rows], name)
+    assert flags(data) == ([0, 1, 0, 0, 0], [0, 0, 1, 0, 1])
+    with pytest.warns(DataWarning, match="neither time-outs"):  # what a generic reader makes of it
+        assert load(path, kind="npz").dones.sum() == 2
+
+
+def test_ogbench_without_rewards_is_for_imitation(tmp_path: Path) -> None:
+    np.savez(tmp_path / "cube-v0.npz", **ogbench_columns(single_task=False))  # type: ignore[arg-type]
+    data = load(tmp_path / "cube-v0.npz")
+    assert not data.info.rewards_known and len(data) == 5 and data.dones.sum() == 0
+
+
+# robomimic
+
+
+def write_robomimic(path: Path, *, with_next: bool = False, with_rewards: bool = True) -> None:
+    with h5py.File(path, "w") as file:
+        group = file.create_group("data")
+        group.attrs["env_args"] = json.dumps({"env_name": "Lift", "type": 1})
+        for index, length in enumerate((3, 2, 4)):
+            demo = group.create_group(f"demo_{index * 5}")  # demo_10 comes after demo_5
+            demo.attrs["num_samples"] = length
+            demo["actions"] = np.full((length, 2), index, np.float64)
+            if with_rewards:
+                demo["rewards"] = np.arange(length, dtype=np.float64)
+            demo["dones"] = (np.arange(length) == length - 1).astype(np.int64)
+            demo["states"] = np.zeros((length, 9))
+            demo["obs/pos"] = np.stack([np.full(length, index), np.arange(length)], axis=1).astype(np.float64)
+            demo["obs/grip"] = np.full((length, 1), 7.0)
+            demo["obs/image"] = np.zeros((length, 4, 4, 3), np.uint8)
+            if with_next:
+                demo["next_obs/pos"] = demo["obs/pos"][()] + [0, 1]
+                demo["next_obs/grip"] = demo["obs/grip"][()]
+        file["mask/train"] = np.array([b"demo_0"])
+
+
+def test_robomimic_demonstrations(tmp_path: Path) -> None:
+    path = tmp_path / "low_dim.hdf5"
+    write_robomimic(path)
+    assert recognised_format(path) == "robomimic"
+    with pytest.warns(DataWarning) as notes:
+        data = load(path)
+    assert ["time-outs" in str(note.message) for note in notes].count(True) == 1
+    assert any("image" in str(note.message) for note in notes)
+    assert data.info.observation_names == ("grip", "pos_0", "pos_1")
+    assert data.obs[:, 1:].tolist() == [[0, 0], [0, 1], [1, 0], [2, 0], [2, 1], [2, 2]]
+    assert flags(data) == ([0] * 6, [0, 1, 1, 0, 0, 1])
+    assert data.episode_returns().tolist() == [3, 1, 6]
+
+
+def test_robomimic_dones_mean_what_the_config_says(tmp_path: Path) -> None:
+    path = tmp_path / "low_dim.hdf5"
+    write_robomimic(path, with_next=True)
+    columns = {"observations": ["pos"], "terminated": "dones"}
+    data = load(path, columns=columns)
+    assert flags(data) == ([0, 0, 1, 0, 1, 0, 0, 0, 1], [0] * 9)
+    assert data.next_obs[:3].tolist() == [[0, 1], [0, 2], [0, 3]]
+    with pytest.raises(
+        DataError, match=r"has no vector 'image' in obs \(columns.observations\); it has grip, pos"
+    ):
+        load(path, columns={"observations": ["image"]})
+    write_robomimic(path, with_rewards=False)
+    assert not load(path, columns=columns).info.rewards_known
+
+
+# LeRobot
+
+
+def write_lerobot(root: Path, version: str, *, recorded: bool) -> None:
+    import pyarrow.parquet as parquet
+
+    lengths = (3, 2)
+    frames: dict[str, Any] = {
+        "observation.state": [[float(e), float(t)] for e, n in enumerate(lengths) for t in range(n)],
+        "observation.effort": [[9.0] for n in lengths for _ in range(n)],
+        "action": [[float(t)] for n in lengths for t in range(n)],
+        "timestamp": [t / 30 for n in lengths for t in range(n)],
+        "frame_index": [t for n in lengths for t in range(n)],
+        "episode_index": [e for e, n in enumerate(lengths) for _ in range(n)],
+        "index": list(range(5)),
+        "task_index": [0] * 5,
+    }
+    features: dict[str, Any] = {
+        "observation.state": {"dtype": "float32", "shape": [2], "names": [["pan", "tilt"]]},
+        "observation.effort": {"dtype": "float32", "shape": [1], "names": None},
+        "action": {"dtype": "float32", "shape": [1], "names": {"motors": ["push"]}},
+        "observation.images.top": {"dtype": "video", "shape": [3, 8, 8], "names": None},
+    }
+    if recorded:
+        frames |= {
+            "next.reward": [1.0, 2.0, 3.0, 4.0, 5.0],
+            "next.done": [False, False, True, False, True],
+            "next.truncated": [False, False, False, False, True],
+        }
+    info = {"codebase_version": version, "fps": 30, "total_frames": 5, "features": features}
+    (root / "meta").mkdir(parents=True)
+    (root / "meta/info.json").write_text(json.dumps(info))
+    (root / "data/chunk-000").mkdir(parents=True)
+    table = pa.table(frames)
+    if version == "v3.0":
+        parquet.write_table(table, root / "data/chunk-000/file-000.parquet")
+        (root / "meta/episodes/chunk-000").mkdir(parents=True)
+        parquet.write_table(
+            pa.table({"episode_index": [0, 1]}), root / "meta/episodes/chunk-000/file-000.parquet"
+        )
+    else:
+        parquet.write_table(table.slice(0, 3), root / "data/chunk-000/episode_000000.parquet")
+        parquet.write_table(table.slice(3), root / "data/chunk-000/episode_000001.parquet")
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_lerobot_demonstrations_and_recorded_ends(tmp_path: Path, version: str) -> None:
+    write_lerobot(tmp_path / "demos", version, recorded=False)
+    assert recognised_format(tmp_path / "demos") == "lerobot"
+    data = load(tmp_path / "demos")
+    assert data.obs.tolist() == [[0, 0], [0, 1], [1, 0]] and data.actions.tolist() == [[0], [1], [0]]
+    assert not data.info.rewards_known and flags(data) == ([0, 0, 0], [0, 1, 1])
+    assert data.info.observation_names == ("pan", "tilt") and data.info.action_names == ("push",)
+    write_lerobot(tmp_path / "rl", version, recorded=True)
+    data = load(tmp_path / "rl", columns={"observations": ["observation.state", "observation.effort"]})
+    assert data.rewards.tolist() == [1, 2, 3, 4] and data.episode_returns().tolist() == [6, 9]
+    assert flags(data) == ([0, 0, 1, 0], [0, 0, 0, 1])  # the second episode was cut, not finished
+    assert data.obs.shape == (4, 3)
+
+
+def test_lerobot_mistakes(tmp_path: Path) -> None:
+    write_lerobot(tmp_path / "demos", "v2.1", recorded=False)
+    with pytest.raises(DataError, match=r"can name: observation.state, observation.effort"):
+        load(tmp_path / "demos", columns={"observations": ["observation.joints"]})
+    (tmp_path / "demos/data/chunk-000/episode_000001.parquet").unlink()
+    with pytest.raises(DataError, match="promises 5 frames, but its files hold 3"):
+        load(tmp_path / "demos")
+    (tmp_path / "demos/meta/info.json").write_text("{")
+    with pytest.raises(DataError, match=r"info.json cannot be read"):
+        load(tmp_path / "demos", kind="lerobot")
+
+
+# RLDS
+
+
+def rlds_steps() -> dict[str, np.ndarray]:
+    """A terminal episode of 3 steps and a cut one of 2; last steps hold only an observation."""
+    return {
+        "observation": np.array([[0], [1], [2], [10], [11]], np.float32),
+        "action": np.array([[0.1], [0.2], [np.nan], [0.3], [np.nan]], np.float32),
+        "reward": np.array([1, 2, np.nan, 3, np.nan], np.float32),
+        "discount": np.array([1, 0, 0, 1, 1], np.float32),
+        "is_first": np.array([1, 0, 0, 1, 0], bool),
+        "is_last": np.array([0, 0, 1, 0, 1], bool),
+        "is_terminal": np.array([0, 0, 1, 0, 0], bool),
+    }
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_rlds_steps(tmp_path: Path, ending: str) -> None:
+    import pyarrow.parquet as parquet
+
+    path = tmp_path / f"steps.{ending}"
+    steps = rlds_steps()
+    if ending == "npz":
+        np.savez(path, **steps)  # type: ignore[arg-type]
+    else:
+        lists = {name: pa.array(list(values)) for name, values in steps.items()}
+        parquet.write_table(pa.table(lists), path)
+    assert recognised_format(path) == "rlds"
+    data = load(path)
+    assert data.obs.tolist() == [[0], [1], [10]] and data.next_obs.tolist() == [[1], [2], [11]]
+    assert data.rewards.tolist() == [1, 2, 3]
+    assert flags(data) == ([0, 1, 0], [0, 0, 1])
+
+
+def test_neorl2(tmp_path: Path) -> None:
+    obs = np.arange(10, dtype=np.float32).reshape(5, 2)
+    columns = {"obs": obs, "next_obs": obs + 2, "action": np.zeros((5, 1)), "reward": np.ones((5, 1))}
+    columns |= {"done": np.array([[0], [0], [1], [0], [1]]), "truncated": np.array([[0], [0], [0], [0], [1]])}
+    np.savez(tmp_path / "a.npz", **columns, index=np.array([0, 3]))  # type: ignore[arg-type]
+    assert recognised_format(tmp_path / "a.npz") == "neorl2"
+    assert flags(load(tmp_path / "a.npz")) == ([0, 0, 1, 0, 0], [0, 0, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "kind", ["lerobot", "robomimic", "ogbench", "rlds", "neorl2", "table", "feather", "minari"]
+)
+def test_foreign_bytes_end_in_one_line(tmp_path: Path, kind: str) -> None:
+    for name in ("x.hdf5", "x.npz", "x.parquet", "x.csv", "x.feather", "x.jsonl"):
+        path = tmp_path / name
+        path.write_bytes(bytes(range(256)) * 9)
+        with pytest.raises(DataError) as caught:
+            load_transition_dataset(kind, dataset_path=path, dataset_id="x" if kind == "minari" else None)
+        assert "\n" not in str(caught.value)
+
+
+# HDF5 from strangers
+
+
+def hdf5_with(path: Path, spoil: Any) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, width in (("observations", 2), ("actions", 1)):
+            file[name] = np.zeros((4, width))
+        for name in ("rewards", "terminals", "timeouts"):
+            file[name] = np.zeros(4)
+        spoil(file)
+    return path
+
+
+def test_hdf5_links_out_of_the_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.bin").write_bytes(b"\0" * 64)
+    hdf5_with(tmp_path / "other.h5", lambda file: None)
+
+    def external_link(file: Any) -> None:
+        file["extra"] = h5py.ExternalLink("other.h5", "/rewards")
+
+    def dangling(file: Any) -> None:
+        file["extra"] = h5py.SoftLink("/nowhere")
+
+    def external_storage(file: Any) -> None:
+        file.create_dataset("extra", (4,), np.float64, external=[(str(tmp_path / "secret.bin"), 0, 32)])
+
+    def virtual(file: Any) -> None:
+        layout = h5py.VirtualLayout((4,), np.float64)
+        layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "rewards", (4,))
+        file.create_virtual_dataset("extra", layout)
+
+    for spoil in (external_link, dangling, external_storage, virtual):
+        path = hdf5_with(tmp_path / f"{spoil.__name__}.h5", spoil)
+        with pytest.raises(DataError, match=r"extra .*(link|another file)"):
+            load(path)
+
+    def soft(file: Any) -> None:
+        file["next_observations"] = h5py.SoftLink("/observations")
+
+    assert len(load(hdf5_with(tmp_path / "soft.h5", soft))) == 4
+
+
+def test_an_array_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> None:
+    def claim(file: Any) -> None:
+        del file["observations"]
+        file.create_dataset("observations", (10**9, 100), np.float64, chunks=(1024, 100))
+
+    with pytest.raises(DataError, match="observations claims 800000000000 bytes but stores 0"):
+        load(hdf5_with(tmp_path / "bomb.h5", claim))
+
+
+def test_a_minari_id_cannot_leave_its_root(tmp_path: Path) -> None:
+    for name in ("../outside", "/etc", "a/../../b"):
+        with pytest.raises(DataError, match="dataset_id must be a name such as"):
+            load_transition_dataset("minari", dataset_path=tmp_path, dataset_id=name)
+
+
+# Formats of others
+
+
+def read_lines(source: DatasetSource, target: Target) -> EpisodeLog:
+    rows = [
+        [float(x) for x in line.split()] for line in Path(str(source.dataset_path)).read_text().splitlines()
+    ]
+    table = np.array(rows, dtype=np.float32)
+    columns = {
+        "obs": table[:, :1],
+        "actions": table[:, 1:2],
+        "rewards": table[:, 2],
+        "terminated": table[:, 3],
+    }
+    ends = np.zeros(len(table), dtype=bool)
+    return EpisodeLog.build(columns | {"episode_ends": ends}, info=DataInfo(str(source.dataset_path)))
+
+
+def test_a_registered_format_is_a_dataset_kind(tmp_path: Path) -> None:
+    lines = Format(read=read_lines, suffixes=(".mylog",), recognise=lambda path: path.suffix == ".mylog")
+    register_format("mylog", lines)
+    register_format("mylog", lines)  # the same again is fine
+    with pytest.raises(ConfigError, match="dataset_kind 'mylog' exists already"):
+        register_format("mylog", Format(read=read_lines))
+    with pytest.raises(ConfigError, match="dataset_kind 'npz' exists already"):
+        register_format("npz", lines)
+    with pytest.raises(DataError, match="register_format needs a Format, got str"):
+        register_format("other", "no format")  # type: ignore[arg-type]
+    (tmp_path / "a.mylog").write_text("1 2 3 0\n4 5 6 1\n")
+    for kind in ("mylog", "auto"):
+        data = load_transition_dataset(kind, dataset_path=tmp_path / "a.mylog")
+        assert data.rewards.tolist() == [3, 6] and data.dones.tolist() == [0, 1]
+    assert "mylog" in FORMATS.names()
+    assert OfflineDataFields(dataset_kind="mylog", dataset_path="x").dataset_kind == "mylog"
+
+
+def test_dataset_kind_is_checked_and_recognised() -> None:
+    with pytest.raises(
+        ConfigError, match=r"dataset_kind must be one of .* got 'lerobto' \(did you mean 'lerobot'\?\)"
+    ):
+        OfflineDataFields(dataset_kind="lerobto", dataset_path="x")
+    assert OfflineDataFields().dataset_kind == "random"
+    assert OfflineDataFields(dataset_path="x").dataset_kind == "auto"
+    assert OfflineDataFields(dataset_id="a/b-v0").dataset_kind == "auto"
+    assert OfflineDataFields(dataset_kind="random", dataset_path="x").dataset_kind == "random"
+    with pytest.raises(ConfigError, match="required by dataset_kind 'auto'"):
+        OfflineDataFields(dataset_kind="auto")
