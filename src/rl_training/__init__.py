@@ -7,8 +7,8 @@ from rl_training.core.algorithms import algorithm_classes, builtin_algorithms
 from rl_training.core.lazy import lazy_exports
 from rl_training.core.version import VERSION as __version__
 
-_SOURCES = {facts.class_name: "rl_training.api.algorithms" for facts in builtin_algorithms().values()}
-_SOURCES |= {
+SOURCES = {facts.class_name: "rl_training.api.algorithms" for facts in builtin_algorithms().values()}
+SOURCES |= {
     "Callback": "rl_training.runtime.callbacks.base",
     "TrainConfig": "rl_training.core.train_config",
     "TransitionDataset": "rl_training.data.offline_dataset",
@@ -18,11 +18,11 @@ _SOURCES |= {
     "register_network": "rl_training.models.networks",
 }
 
-__all__ = ["__version__", *_SOURCES]
-_getattr, __dir__ = lazy_exports(__name__, _SOURCES)
+__all__ = ["__version__", *SOURCES]
+_getattr, __dir__ = lazy_exports(__name__, SOURCES)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _SOURCES and not name.startswith("_") and name in algorithm_classes():
+    if name not in SOURCES and not name.startswith("_") and name in algorithm_classes():
         return lazy_exports(__name__, {name: "rl_training.api.algorithms"})[0](name)  # of a plug-in
     return _getattr(name)

@@ -3,8 +3,8 @@
 from rl_training.core.algorithms import builtin_algorithms
 from rl_training.core.lazy import lazy_exports
 
-_SOURCES = {facts.class_name: "rl_training.api.algorithms" for facts in builtin_algorithms().values()}
-_SOURCES["TrainConfig"] = "rl_training.core.train_config"
+SOURCES = {facts.class_name: "rl_training.api.algorithms" for facts in builtin_algorithms().values()}
+SOURCES["TrainConfig"] = "rl_training.core.train_config"
 
-__all__ = list(_SOURCES)
-__getattr__, __dir__ = lazy_exports(__name__, _SOURCES)
+__all__ = list(SOURCES)
+__getattr__, __dir__ = lazy_exports(__name__, SOURCES)

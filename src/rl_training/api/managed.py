@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy.typing as npt
 
@@ -27,8 +27,17 @@ from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.environments import GivenEnv, Wrapper, env_maker
 from rl_training.runtime.run import Evaluator, TrainResult
 
+
+@runtime_checkable
+class ArrowTable(Protocol):
+    """What pandas, polars and Arrow tables have in common."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
 GivenConfig = TrainConfig | str | os.PathLike[str]
-GivenData = TransitionDataset | Mapping[str, npt.ArrayLike]
+GivenData = TransitionDataset | Mapping[str, npt.ArrayLike] | ArrowTable | str | os.PathLike[str]
+"""A dataset, arrays by name, a data frame (pandas, polars, Arrow), or a path"""
 
 
 class ManagedAlgorithm:
@@ -63,20 +72,26 @@ class ManagedAlgorithm:
         dataset: GivenData | None = None,
         callbacks: Sequence[Callback] | None = None,
         *,
+        columns: Mapping[str, Any] | None = None,
         total_timesteps: int | None = None,
         env: GivenEnv | None = None,
         evaluators: Sequence[Evaluator] | None = None,
         trackers: Sequence[Sink] | None = None,
         quiet: bool = False,
     ) -> TrainResult:
-        """Train as the config says; data in memory replaces the config's recipe.
+        """Train as the config says; a dataset given here replaces the config's recipe.
 
-        Called again, it goes on to a larger `total_timesteps` from where it stopped.
+        A data frame needs `columns`, as `{"observations": ["T"], "actions": ["valve"], "reward": "score"}`; a
+        path takes them too, where its columns have names of their own. Called again, it goes on from where it
+        stopped, to a larger `total_timesteps`.
         """
         if env is not None:
             self.env = env_maker(env)
             self.config = self.config.replace(env_id=str(self.env))
-        given = None if dataset is None else as_dataset(dataset)
+        if isinstance(dataset, str | os.PathLike):
+            self.config = with_data(self.config, dataset, columns)
+            dataset = None
+        given = None if dataset is None else as_dataset(dataset, columns or {})
         if self.result is not None:
             result = self._go_on(total_timesteps, given, callbacks, evaluators, quiet)
         else:
@@ -219,14 +234,34 @@ def make_config(
     return parse_config({**base, **given, "algo_kwargs": kwargs})
 
 
-def as_dataset(given: GivenData) -> TransitionDataset:
+def with_data(
+    config: TrainConfig, path: str | os.PathLike[str], columns: Mapping[str, Any] | None
+) -> TrainConfig:
+    """The config with another source of its data."""
+    data: dict[str, Any] = {"dataset_kind": "auto", "dataset_path": os.fspath(path)}
+    if columns is not None:
+        data["columns"] = dict(columns)
+    return config.replace(algo_kwargs={**config.algo_kwargs, **data})
+
+
+def as_dataset(
+    given: TransitionDataset | Mapping[str, npt.ArrayLike] | ArrowTable, columns: Mapping[str, Any]
+) -> TransitionDataset:
     """Data in memory, whatever form it has."""
     if isinstance(given, TransitionDataset):
         return given
     if isinstance(given, Mapping):
         return TransitionDataset.from_dict(given)
+    if isinstance(given, ArrowTable):
+        for name in ("observations", "actions"):
+            if name not in columns:
+                raise ConfigError(
+                    f"columns.{name} is required with a data frame: columns={{{name!r}: […], …}}"
+                )
+        return TransitionDataset.from_dataframe(given, **columns)
     raise ConfigError(
-        f"dataset must be a TransitionDataset or a mapping of arrays, got {type(given).__name__}"
+        "dataset must be a TransitionDataset, a mapping of arrays, a data frame or a path, "
+        f"got {type(given).__name__}"
     )
 
 

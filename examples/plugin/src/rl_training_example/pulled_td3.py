@@ -1,7 +1,7 @@
-"""A ReBRAC-like algorithm (Tarasov et al. 2023, arXiv:2305.09836): TD3 pulled towards the data in actor and critic.
+"""TD3 pulled towards the data in actor and critic, after ReBRAC (Tarasov et al. 2023, arXiv:2305.09836).
 
-One file: settings, learner, loss and recipe. The entry point in `pyproject.toml` names the recipe; from then on
-the algorithm has its class (`rl_training.PulledTD3`), `rl-training train --algo`, sweeps, resuming and export.
+One file: settings, learner, loss and recipe. The entry point in `pyproject.toml` names the recipe; from then
+on the algorithm has its class (`rl_training.PulledTD3`), the command line, sweeps, resuming and export.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class PulledTD3(Learner):
         return metrics
 
     def value_target(self, batch: Batch, noise: Noise) -> Tensor:
-        """r + gamma (1 - d) (min Q(s', a') - pull |a' - logged a'|^2), a' from the target actor with noise."""
+        """r + gamma (1 - d) (min Q(s', a') - pull |a' - logged a'|^2), a' the target's with noise."""
         limit = self.config.target_noise_clip
         jitter = (self.config.target_noise * noise["next"]).clamp(-limit, limit)
         actions = (self.target_actor.mode(batch["next_obs"]) + jitter).clamp(-1.0, 1.0)

@@ -1,4 +1,4 @@
-"""A network with sines and an optional skip connection: `network: sine`, `network_options: {frequency: 3.0}`."""
+"""A network of sines: `network: sine`, `network_options: {frequency: 3.0}`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class SineOptions(ConfigModel):
 class SineNetwork(Network):
     """Linear -> LayerNorm where chosen -> sin(frequency x) for each hidden size, then a linear output.
 
-    `self.layer`, `self.norm` and `self.output_layer` give every parameter the leading axes of ensembles and of
-    stacked seeds; with them a network trains in every algorithm, stacked, compiled and exported.
+    `self.layer`, `self.norm` and `self.output_layer` give every parameter the leading axes of ensembles
+    and of stacked seeds; with them a network trains in every algorithm, stacked, compiled and exported.
     """
 
     options_class = SineOptions

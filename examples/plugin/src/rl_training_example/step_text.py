@@ -1,4 +1,4 @@
-"""A data format: text files with one step a line, `obs obs … | action … | reward` and an empty line between episodes.
+"""A data format: text with one step a line, `obs … | action … | reward`, and empty lines between episodes.
 
 `dataset_kind: step_text`, or nothing at all: `dataset_kind: auto` recognises the ending `.steps`.
 """
