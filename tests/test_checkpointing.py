@@ -326,7 +326,7 @@ def write_header(path: Path, header: str) -> None:
 def test_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
     path = tmp_path / "new.safetensors"
     write_header(path, json.dumps({"format_version": FORMAT_VERSION + 1, "state": {"unknown": "layout"}}))
-    assert "newer version of rl_training (file format 2" in load_error(path)
+    assert "newer version of rl_training (file format 3" in load_error(path)
     assert "upgrade rl_training" in load_error(path)
 
 

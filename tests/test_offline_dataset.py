@@ -263,7 +263,7 @@ def test_observation_normaliser_follows_the_population_formula() -> None:
     expected = torch.tensor([[-1.068189, 0.0], [-0.267047, 0.0], [1.335236, 0.0]])
     torch.testing.assert_close(normalizer.apply(torch.from_numpy(obs)), expected, rtol=1e-5, atol=1e-6)
     restored = ObservationNormalizer.from_state_dict(normalizer.state_dict())
-    np.testing.assert_array_equal(restored.apply(obs), normalizer.apply(obs))
+    np.testing.assert_array_equal(restored.apply_to_array(obs), normalizer.apply_to_array(obs))
 
 
 def test_iql_scales_rewards_by_the_range_of_returns() -> None:

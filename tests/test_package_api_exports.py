@@ -25,7 +25,7 @@ def test_managed_class_is_exported_at_both_places(name: str) -> None:
 def test_learner_is_exported_under_both_names(algo: str) -> None:
     spec = get_algorithm_spec(algo)
     learner = getattr(rl_training.algorithms, spec.class_name)
-    assert learner is spec.learner
+    assert learner is spec.recipe.learner
     assert learner is getattr(rl_training.algorithms, f"{spec.class_name}Algorithm")
     assert learner is not getattr(rl_training, spec.class_name)
     assert callable(getattr(rl_training.algorithms, f"{algo}_loss"))

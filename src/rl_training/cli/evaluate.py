@@ -24,7 +24,6 @@ def evaluate(
 ) -> None:
     """Run a saved policy in its environment and print the returns as JSON."""
     from rl_training.cli.output import print_json
-    from rl_training.experiment.video import film_checkpoint
     from rl_training.experiment.workflows import evaluate_checkpoint
     from rl_training.runtime.wrappers import load_wrappers
 
@@ -35,6 +34,8 @@ def evaluate(
             checkpoint, num_episodes=episodes, device=where, env=env_id, wrappers=wrappers
         )
     else:
+        from rl_training.experiment.video import film_checkpoint
+
         metrics = film_checkpoint(
             checkpoint, video, num_episodes=episodes, device=where, env=env_id, wrappers=wrappers
         )
