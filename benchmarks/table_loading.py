@@ -64,20 +64,22 @@ with open("/proc/self/clear_refs", "w") as file:
 before = status("VmRSS")
 dataset = ready(Path(sys.argv[1]))
 dataset.sample(256)
-print(status("VmHWM") - before)
+kept = [*dataset.store.columns.values(), *dataset.store.row_maps.values()]
+kept = {tensor.data_ptr(): tensor.nbytes for tensor in kept}
+print(status("VmHWM") - before, sum(kept.values()) / 2**20)
 """
 
 
-def peak_memory(path: Path, small: Path, rows: int) -> None:
+def peak_memory(path: Path, small: Path) -> None:
     """Peak of resident memory while loading, relative to the arrays that a dataset keeps."""
     if not Path("/proc/self/clear_refs").exists():
         print("peak memory: needs Linux")
         return
     command = [sys.executable, "-c", PEAK, str(path), str(small)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent)
-    arrays = rows * 4 * (OBSERVATIONS + ACTIONS + 3) / 2**20
-    report(f"{path.name}: peak memory / arrays", float(done.stdout) / arrays, 1.5)
-    print(f"  arrays {arrays:.0f} MiB, peak {float(done.stdout):.0f} MiB")
+    peak, arrays = (float(number) for number in done.stdout.split())
+    report(f"{path.name}: peak memory / arrays", peak / arrays, 1.5)
+    print(f"  arrays {arrays:.0f} MiB, peak {peak:.0f} MiB")
 
 
 def main() -> None:
@@ -114,7 +116,7 @@ def main() -> None:
         report("CSV ready to sample / pyarrow read", times["csv"] / times["read csv"], 1.3)
         report(f"{FILES} CSV files / one", times["daily"] / times["csv"], 1.3)
         for kind in ("log.parquet", "log.csv", "daily"):
-            peak_memory(folder / kind, folder / "small.csv", options.rows)
+            peak_memory(folder / kind, folder / "small.csv")
 
 
 if __name__ == "__main__":

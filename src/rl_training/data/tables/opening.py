@@ -56,9 +56,10 @@ class TableFile:
         elif self.kind == "parquet":
             import pyarrow.parquet as parquet
 
-            with parquet.ParquetFile(self.path) as file:
+            # pages are streamed, a few at a time: whole row groups of all columns would double the memory
+            with parquet.ParquetFile(self.path, buffer_size=1 << 14, pre_buffer=False) as file:
                 for batch in file.iter_batches(
-                    batch_size=2 * CHUNK_ROWS, columns=list(kinds), use_threads=False
+                    batch_size=CHUNK_ROWS // 4, columns=list(kinds), use_threads=False
                 ):
                     yield batch.select(list(kinds))
         elif self.kind == "feather":
