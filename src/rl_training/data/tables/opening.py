@@ -120,9 +120,9 @@ def open_table(
             with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
                 schema = file.schema
                 rows = sum(file.get_batch(index).num_rows for index in range(file.num_record_batches))
-    types = dict(zip(schema.names, schema.types, strict=True))
-    info = (schema.metadata or {}).get(b"rl_training", b"{}")
-    return TableFile(path, kind, tuple(schema.names), rows, types, info=info)
+        types = dict(zip(schema.names, schema.types, strict=True))
+        info = (schema.metadata or {}).get(b"rl_training", b"{}")
+        return TableFile(path, kind, tuple(schema.names), rows, types, info=info)
 
 
 def _open_jsonl(path: Path) -> TableFile:
