@@ -5,6 +5,7 @@ mistyped commands answer at once.
 """
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -128,4 +129,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry_point() -> None:
     """What the installed `rl-training` calls."""
+    # a warning is a message to the user, who has no use for the line of code that gave it
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     sys.exit(main())
