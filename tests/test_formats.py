@@ -16,6 +16,7 @@ from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.formats import FORMATS, Format, recognised_format, register_format
 from rl_training.data.reading import Target
 from rl_training.data.validation import DataWarning
+from toy_logs import run_python
 
 pa = pytest.importorskip("pyarrow")
 
@@ -352,6 +353,42 @@ def test_a_registered_format_is_a_dataset_kind(tmp_path: Path) -> None:
         assert data.rewards.tolist() == [3, 6] and data.dones.tolist() == [0, 1]
     assert "mylog" in FORMATS.names()
     assert OfflineDataFields(dataset_kind="mylog", dataset_path="x").dataset_kind == "mylog"
+
+
+PLUGIN = """
+import numpy as np
+from rl_training.data.data_info import DataInfo
+from rl_training.data.episode_log import EpisodeLog
+from rl_training.data.formats import Format
+
+def read(source, target):
+    rows = np.loadtxt(source.dataset_path, dtype=np.float32, ndmin=2)
+    columns = {"obs": rows[:, :1], "actions": rows[:, 1:2], "rewards": rows[:, 2], "terminated": rows[:, 3]}
+    columns["episode_ends"] = np.zeros(len(rows), bool)
+    return EpisodeLog.build(columns, info=DataInfo(source.dataset_path))
+
+RIG = Format(read=read, suffixes=(".rig",), recognise=lambda path: path.suffix == ".rig")
+"""
+
+
+def test_an_installed_package_brings_a_format(tmp_path: Path) -> None:
+    """A new process finds it through its entry point: nobody imports or registers anything."""
+    (tmp_path / "rig_logs.py").write_text(PLUGIN)
+    about = tmp_path / "rig_logs-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: rig-logs\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[rl_training.formats]\nrig = rig_logs:RIG\n")
+    (tmp_path / "a.rig").write_text("1 2 3 0\n4 5 6 1\n")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from rl_training.cli import main\n"
+        "from rl_training.config.data_fields import OfflineDataFields\n"
+        "OfflineDataFields(dataset_kind='rig', dataset_path='a.rig')\n"
+        "sys.exit(main(['data', 'inspect', 'a.rig', '--no-plot', '--json']))\n"
+    )
+    done = run_python(program, tmp_path / "cache", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["transitions"] == 2
 
 
 def test_dataset_kind_is_checked_and_recognised() -> None:

@@ -6,6 +6,7 @@ mistyped commands answer at once.
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -135,4 +136,6 @@ def entry_point() -> None:
     """
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    # a warning is a message to the user, who has no use for the line of code that gave it
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     sys.exit(main())

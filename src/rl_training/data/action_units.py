@@ -67,7 +67,8 @@ def _check_bounds(part: TransitionDataset, name: str, spaces: Spaces) -> None:
     row, column = outside
     smallest, largest = action_range(actions)
     raise DataError(
-        f"{part.info.source}: {name} row {row} has {actions[row, column]:g} for action {column}, outside its "
+        f"{part.info.source}: {name} row {row} has {actions[row, column]:g} for "
+        f"{part.info.name_of('action', column)}, outside its "
         f"bounds [{low[column]:g}, {high[column]:g}] (the data spans [{smallest[column]:g}, "
         f"{largest[column]:g}]); set out_of_bounds: clip, or out_of_bounds: rescale to map the data's range "
         "to the bounds"

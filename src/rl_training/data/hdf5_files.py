@@ -17,10 +17,14 @@ _MOST_COMPRESSED = 2000
 """Bytes that one stored byte may stand for in a large array (deflate reaches 1032)."""
 
 
+HDF5_PROBLEMS = (RuntimeError, KeyError, ValueError, TypeError, SystemError, OverflowError)
+"""What h5py raises, beside OSError, on damaged bytes."""
+
+
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Any]:
     """The file, once every link in it is known to stay inside and every array to lie there."""
-    with reading(path, "HDF5", RuntimeError, KeyError, ValueError, TypeError), h5py.File(path, "r") as file:
+    with reading(path, "HDF5", *HDF5_PROBLEMS), h5py.File(path, "r") as file:
         check_inside(file, path)
         yield file
 

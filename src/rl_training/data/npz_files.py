@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -19,20 +20,17 @@ from rl_training.data.validation import CHUNK_ROWS, check_numeric
 
 ENDING = ".npy"
 
+_PROBLEMS = (
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+    *(ValueError, EOFError, NotImplementedError, RuntimeError, KeyError, OverflowError),
+)
+"""What the zip and numpy readers raise on damaged bytes."""
+
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
     """The archive; whatever is wrong with its bytes becomes one line."""
-    problems = (
-        zipfile.BadZipFile,
-        zlib.error,
-        ValueError,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        KeyError,
-    )
-    with reading(path, "NPZ", *problems), zipfile.ZipFile(path) as archive:
+    with reading(path, "NPZ", *_PROBLEMS), zipfile.ZipFile(path) as archive:
         yield archive
 
 
@@ -93,5 +91,5 @@ def npz_names(path: Path) -> set[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return set(member_names(archive))
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, *_PROBLEMS):
         return set()

@@ -15,7 +15,7 @@ from rl_training.data.data_info import DataInfo, ReferenceReturns
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
 from rl_training.data.formats import Format
-from rl_training.data.hdf5_files import open_hdf5
+from rl_training.data.hdf5_files import HDF5_PROBLEMS, open_hdf5
 from rl_training.data.reading import Target
 from rl_training.data.validation import check_numeric
 
@@ -30,8 +30,20 @@ def read_minari(source: DatasetSource, target: Target) -> EpisodeLog:
     """Read a local dataset episode by episode; its path is the folder of datasets (default: Minari's own)."""
     if source.dataset_id is None:
         raise DataError("dataset_id is required by dataset_kind 'minari'")
-    dataset_id = source.dataset_id
-    dataset = _open(dataset_id, None if source.dataset_path is None else Path(source.dataset_path))
+    root = None if source.dataset_path is None else Path(source.dataset_path)
+    try:
+        return _read(source.dataset_id, root, target)
+    except DataError:
+        raise
+    except (OSError, *HDF5_PROBLEMS, AssertionError, ImportError, AttributeError, IndexError) as problem:
+        text = " ".join(str(problem).split()) or type(problem).__name__
+        raise DataError(
+            f"{source.dataset_id}: cannot be read as a Minari dataset; it is damaged ({text})"
+        ) from None
+
+
+def _read(dataset_id: str, root: Path | None, target: Target) -> EpisodeLog:
+    dataset = _open(dataset_id, root)
     own = dataset.storage.metadata.get(OWN_KEY, {})
     info = _describe(dataset.storage.metadata, dataset_id, own)
     rows = int(own.get("rows", dataset.total_steps))
@@ -160,11 +172,7 @@ def _open(dataset_id: str, root: Path | None) -> Any:
     for file in sorted(directory.glob("*.hdf5")):
         with open_hdf5(file):  # a look at its links, before Minari follows them
             pass
-    try:
-        return minari.MinariDataset(directory)
-    except (OSError, ValueError, KeyError, AssertionError, ImportError) as problem:
-        text = " ".join(str(problem).split()) or type(problem).__name__
-        raise DataError(f"{dataset_id}: cannot be read as a Minari dataset ({text})") from None
+    return minari.MinariDataset(directory)
 
 
 def datasets_root(root: Path | None) -> Path:

@@ -20,7 +20,7 @@ from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
 from rl_training.data.formats import Format
-from rl_training.data.hdf5_files import open_hdf5
+from rl_training.data.hdf5_files import HDF5_PROBLEMS, open_hdf5
 from rl_training.data.reading import Target, file_of
 from rl_training.data.tables.mapping import in_order
 from rl_training.data.validation import as_flags, check_numeric
@@ -85,7 +85,7 @@ def is_robomimic(path: Path) -> bool:
                 and isinstance(file["data"], h5py.Group)
                 and bool(_demos(file["data"]))
             )
-    except (OSError, RuntimeError, KeyError):
+    except (OSError, *HDF5_PROBLEMS):
         return False
 
 

@@ -17,6 +17,7 @@ from rl_training.data.episodes import Array
 from rl_training.data.field_names import FLAG_FIELDS, VECTOR_FIELDS
 from rl_training.data.reading import Target
 from rl_training.data.tables import cells
+from rl_training.data.tables.files import import_pyarrow
 from rl_training.data.tables.joining import JoinedFiles
 from rl_training.data.tables.mapping import FieldColumns, kinds_of, map_columns
 from rl_training.data.tables.steps import Steps, settle_steps
@@ -76,6 +77,7 @@ def read_rows(
                 _fill(filling, part, filling.labels[-1], capacity, target)
     if filling is None or not filling.rows:
         raise DataError(f"{source}: the dataset is empty (0 rows)")
+    import_pyarrow().default_memory_pool().release_unused()
     steps = settle_steps(_steps(filling), settings, lenient=target.lenient)
     facts = _info(filling, settings, info or DataInfo(source))
     return EpisodeLog.build(steps.columns, info=facts, lenient=target.lenient, extra_notes=steps.notes)

@@ -67,7 +67,7 @@ def episode_codes(column: Any, known: dict[object, int]) -> Array:
     values = runs.values.to_pylist()
     codes = [NO_EPISODE if value is None else known.setdefault(value, len(known)) for value in values]
     lengths = np.diff(runs.run_ends.to_numpy(), prepend=0)
-    return np.repeat(np.array(codes, dtype=np.int64), lengths)
+    return np.repeat(np.array(codes, dtype=np.int32), lengths)
 
 
 def times(column: Any, name: str, where: str, start: int) -> Array:

@@ -16,7 +16,7 @@ from rl_training.data.tables.files import import_pyarrow
 
 SEPARATORS = (",", ";", "\t", "|")
 _SAMPLE_BYTES = 1 << 16
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 19
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 _DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
 

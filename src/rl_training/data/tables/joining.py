@@ -11,10 +11,10 @@ from rl_training.data.tables.csv_text import Dialect, csv_batches
 from rl_training.data.tables.files import import_pyarrow
 from rl_training.data.tables.opening import TableFile
 
-SMALL_BYTES = 1 << 21
+SMALL_BYTES = 1 << 20
 """Files up to this size are joined."""
 
-JOINED_BYTES = 1 << 24
+JOINED_BYTES = 1 << 22
 """Text that is parsed together at most."""
 
 

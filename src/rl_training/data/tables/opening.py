@@ -56,9 +56,10 @@ class TableFile:
         elif self.kind == "parquet":
             import pyarrow.parquet as parquet
 
-            with parquet.ParquetFile(self.path) as file:
+            # pages are streamed, a few at a time: whole row groups of all columns would double the memory
+            with parquet.ParquetFile(self.path, buffer_size=1 << 14, pre_buffer=False) as file:
                 for batch in file.iter_batches(
-                    batch_size=2 * CHUNK_ROWS, columns=list(kinds), use_threads=False
+                    batch_size=CHUNK_ROWS // 4, columns=list(kinds), use_threads=False
                 ):
                     yield batch.select(list(kinds))
         elif self.kind == "feather":
@@ -119,9 +120,9 @@ def open_table(
             with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
                 schema = file.schema
                 rows = sum(file.get_batch(index).num_rows for index in range(file.num_record_batches))
-    types = dict(zip(schema.names, schema.types, strict=True))
-    info = (schema.metadata or {}).get(b"rl_training", b"{}")
-    return TableFile(path, kind, tuple(schema.names), rows, types, info=info)
+        types = dict(zip(schema.names, schema.types, strict=True))
+        info = (schema.metadata or {}).get(b"rl_training", b"{}")
+        return TableFile(path, kind, tuple(schema.names), rows, types, info=info)
 
 
 def _open_jsonl(path: Path) -> TableFile:
