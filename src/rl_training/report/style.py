@@ -29,9 +29,12 @@ nav ul, .legend {
   list-style: none; margin: .6rem 0; padding: 0; font-size: .9rem;
   display: flex; flex-wrap: wrap; gap: .3rem 1.1rem;
 }
+.verdict { margin: 1rem 0; padding: .7rem 1rem; background: var(--row); border-left: 4px solid var(--c0); }
+.verdict p { margin: .2rem 0; }
 figure { margin: 1rem 0; }
+figure.small { display: inline-block; width: 49%; margin: .6rem 0; vertical-align: top; }
 figcaption { font-weight: 600; margin-bottom: .3rem; }
-svg.wide, svg.narrow { display: block; width: 100%; height: auto; }
+svg.wide, svg.narrow, svg.small { display: block; width: 100%; height: auto; }
 svg.narrow { display: none; }
 svg.key { width: 24px; height: 10px; margin-right: .4rem; vertical-align: middle; }
 .grid { stroke: var(--rule); fill: none; }
@@ -43,6 +46,7 @@ svg.key { width: 24px; height: 10px; margin-right: .4rem; vertical-align: middle
 .thin { fill: none; stroke: var(--c); stroke-width: 1; opacity: .35; }
 .band { fill: var(--c); opacity: .16; }
 .dot { fill: var(--c); }
+.level { stroke: var(--quiet); stroke-width: 1.6; stroke-dasharray: 6 4; fill: none; }
 .d1 { stroke-dasharray: 7 4; }
 .d2 { stroke-dasharray: 2 4; }
 .scroll { overflow-x: auto; }
@@ -61,6 +65,7 @@ tbody tr:nth-child(even) { background: var(--row); }
 @media (max-width: 640px) {
   body { padding: 1rem .8rem 2rem; }
   svg.wide { display: none; }
+  figure.small { width: 100%; }
   svg.narrow { display: block; }
   .bounds { display: block; }
 }
