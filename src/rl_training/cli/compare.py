@@ -35,8 +35,7 @@ def compare(
     rows.append(("P(A above B)", total, show(result.improvement), ""))
     what = metric_title(result.metric)
     header = ("", "runs", f"last {what}, mean [95 %]", f"best {what}, mean [95 %]")
-    shown = (
-        3 if result.best == result.last else 4
-    )  # the best evaluations say nothing more where they are the last
+    # The best evaluations say nothing more where they are the last ones.
+    shown = 3 if result.best == result.last else 4
     print_table(header[:shown], [row[:shown] for row in rows])
     typer.echo(result.verdict)

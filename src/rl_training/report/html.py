@@ -18,6 +18,9 @@ from rl_training.report.summary import Head
 from rl_training.report.svg import Chart
 from rl_training.report.tables import Cell, Link, Table, bounds, plain_number
 
+SHORT = 24
+"""Up to so many characters a cell stays on one line, and the table scrolls instead."""
+
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -70,7 +73,7 @@ def _chart(chart: Chart) -> str:
 
 def _table(table: Table, heading: str) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.header)
-    rows = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>\n" for row in table.rows)
+    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in table.rows)
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     body = f"<thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody>"
     title = f"<h3>{escape(table.title)}</h3>" if table.title != heading else ""
@@ -78,6 +81,11 @@ def _table(table: Table, heading: str) -> str:
 
 
 def _cell(cell: Cell) -> str:
+    short = isinstance(cell, str) and len(cell) <= SHORT
+    return f"{'<td class=short>' if short else '<td>'}{_cell_text(cell)}</td>"
+
+
+def _cell_text(cell: Cell) -> str:
     if isinstance(cell, Link):
         return f'<a href="{escape(quote(cell.target))}/">{escape(cell.text)}</a>'
     if isinstance(cell, Estimate):

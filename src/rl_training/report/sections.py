@@ -55,11 +55,11 @@ def sections(study: Study, folder: Path, seed: int = 0) -> list[Section]:
 
 def _final_tables(last: Scores, best: Scores, seed: int, place: str = "") -> list[Table]:
     """Last evaluations, and the best ones of those configurations whose best is not their last."""
-    tables = [final_table(last, f"Last evaluation{place}", _INTERVAL_NOTE, seed)]
+    tables = [final_table(last, f"Last evaluation{place}", "", seed)]
     higher = {label: strata for label, strata in best.items() if strata != last[label]}
     if higher:
         left_out = len(last) - len(higher)
-        note = _BEST_NOTE + (" Not shown where it is the last one." if left_out else "")
+        note = _BEST_NOTE + ("Not shown where it is the last one. " if left_out else "")
         tables.append(final_table(higher, f"Best evaluation{place}", note, seed))
     return tables
 
@@ -81,7 +81,12 @@ def final_table(groups: Scores, title: str, note: str, seed: int) -> Table:
             rows.append((label, runs, *(results if several else [plain_number(results[0].value)])))
         else:
             rows.append((label, "0", *("–" for _ in statistics)))
-    return Table(title, ("configuration", "runs", *statistics), tuple(rows), note)
+    return Table(
+        title,
+        ("configuration", "runs", *statistics),
+        tuple(rows),
+        f"{note}{_INTERVAL_NOTE if several else ''}".strip(),
+    )
 
 
 _CURVE_NOTE = (
@@ -94,7 +99,6 @@ _INTERVAL_NOTE = (
 )
 _BEST_NOTE = (
     "The highest evaluation of each run, chosen with the same episodes that score it: an optimistic number. "
-    + _INTERVAL_NOTE
 )
 
 

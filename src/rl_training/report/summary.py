@@ -12,6 +12,7 @@ from rl_training.report.study import Group, Study, Task
 from rl_training.report.tables import bounds, plain_number
 
 FEW_RUNS_HINT = " Few runs: take it as a hint."
+_PERCENT = f"{100 * CONFIDENCE:.0f} %"
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,15 @@ def _judged(candidates: Sequence[Candidate], what: str, seed: int) -> str:
             "configuration says nothing about chance: train at least five seeds of each."
         )
     lead, rival = min(leads, key=lambda pair: pair[0].low)
-    basis = f"by {show(lead)}, {leader.runs} and {count(rival.runs, 'run')}"
+    runs = f"{_PERCENT} confidence, {leader.runs} and {count(rival.runs, 'run')}"
     if lead.low > 0:
-        rest = "" if len(others) == 1 else f" and above {count(len(others) - 1, 'other')}"
+        rest = "" if len(others) == 1 else f" and of {count(len(others) - 1, 'other')}"
         hint = FEW_RUNS_HINT if min(each.runs for each in candidates) < FEW_RUNS else ""
-        return (
-            f"{leader.label} wins with a {what} of {reached}: above {rival.label} {basis}{rest}, "
-            f"at {CONFIDENCE:.0%} confidence.{hint}"
-        )
+        ahead = f"ahead of {rival.label} by {show(lead)}{rest}"
+        return f"{leader.label} wins: {what} {reached}, {ahead} ({runs}).{hint}"
     return (
-        f"no winner shown. {leader.label} has the highest {what}, {reached}, but its lead over {rival.label} "
-        f"may be chance ({basis}; {CONFIDENCE:.0%} confidence)."
+        f"no winner shown. {leader.label} has the highest {what}, {reached}, but its lead of {show(lead)} "
+        f"over {rival.label} may be chance ({runs})."
     )
 
 
@@ -97,14 +96,15 @@ def _against_data(task: Task, metric: str, seed: int) -> str:
     data = task.data_return(metric)
     if data is None or not task.counted:
         return ""
-    leader = estimate([task.counted[0].last(metric)], seed=seed)
+    best = task.counted[0]
+    leader = estimate([best.last(metric)], seed=seed)
     low, high = (leader.low, leader.high) if leader.has_interval else (leader.value, leader.value)
     name = f"the logged data's mean of {plain_number(data)}"
     if low > data:
-        return f" That is above {name}."
+        return f" {best.label} is above {name}."
     if high < data:
-        return f" That is below {name}: nothing gained over what made the data."
-    return f" It is not shown to differ from {name}."
+        return f" {best.label} is below {name}: nothing gained over what made the data."
+    return f" {best.label} is not shown to differ from {name}."
 
 
 def facts(study: Study, written: date) -> tuple[str, ...]:

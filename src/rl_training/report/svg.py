@@ -15,7 +15,7 @@ COLORS = 8
 SIZES = {"wide": (760, 340), "narrow": (360, 290)}
 """Drawn for a desktop and for a phone: scaling one drawing would make its text unreadable on the other."""
 
-LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 62, 26, 12, 44
 
 
 @dataclass(frozen=True)
