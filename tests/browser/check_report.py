@@ -22,7 +22,7 @@ from rl_training.report.report import write_report
 
 WINDOWS = {"desktop": (1280, 900), "phone": (390, 844)}
 ATTACK = "<script>document.title='attacked'</script><img src=http://127.0.0.1:9/x onerror=console.error(1)>"
-CURVES = 3 + 3 + 1 + 1  # a learning curve and a profile of three configurations and of the hostile run
+CURVES = 3 + 3 + 1  # a learning curve and a profile of three configurations, the curve of the hostile run
 SMALLEST_TEXT = 9.0
 
 MEASURE = """(() => {
