@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rl_training.core.atomic import reason
 from rl_training.core.checkpoints import load_checkpoint
 from rl_training.core.errors import ConfigError, EnvironmentProblem, UserError
+from rl_training.core.extras import install_hint
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.experiment.workflows import NOT_FOR_ACTING, policy_from_state, saved_config
 from rl_training.runtime.callbacks.evaluation import eval_metrics
@@ -22,7 +23,7 @@ from rl_training.runtime.evaluation import ActingPolicy, EvalResult, Seat, playe
 
 DEFAULT_FRAMES_PER_SECOND = 30
 MAX_EPISODE_STEPS = 100_000
-INSTALL = "pip install 'rl-training[video]'"
+INSTALL = install_hint("video")
 
 
 def film_checkpoint(

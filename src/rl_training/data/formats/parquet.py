@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.core.errors import DataError
+from rl_training.core.extras import install_hint
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
@@ -149,7 +150,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow as pa
         import pyarrow.parquet as parquet
     except ImportError:
-        raise DataError(
-            "Parquet files need pyarrow; install it with: pip install 'rl-training[parquet]'"
-        ) from None
+        raise DataError(f"Parquet files need pyarrow; {install_hint('parquet')}") from None
     return pa, parquet
