@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from rl_training.core import amd_mkl
 from rl_training.core.atomic import reason, replace_file
 from rl_training.core.errors import UserError
 from rl_training.core.version import VERSION
@@ -83,14 +84,17 @@ def plain_json(value: Any) -> Any:
 
 
 def library_versions() -> dict[str, str]:
-    """The versions that a result depends on, read without importing the libraries."""
+    """The versions that a result depends on, read without importing the libraries.
+
+    `mkl_path` is there only where the products were taken another way than usual, which changes rounding.
+    """
     versions = {"python": platform.python_version(), "rl_training": VERSION}
     for package in ("torch", "numpy", "gymnasium"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
-    return versions
+    return versions | ({"mkl_path": "amd"} if amd_mkl.active() else {})
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
