@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from unittest.mock import MagicMock
@@ -24,7 +25,7 @@ def load_script(checkout: str, file: str) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: is {checkout} the right checkout?")
     for name in UNUSED:
-        sys.modules[name] = MagicMock()
+        sys.modules[name] = MagicMock(__spec__=ModuleSpec(name, None))
     sys.modules["omegaconf"].OmegaConf.from_cli = dict  # type: ignore[attr-defined]
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
