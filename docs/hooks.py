@@ -6,8 +6,8 @@ Tables are filled in so that no default, bound or meaning is written twice:
 SAC may hold, in groups; both come from the same fields that check a config and answer `rl-training
 describe`.
 
-Formulas between dollar signs, `$\\alpha \\log \\pi$`, become MathML, which browsers draw by themselves: the site needs
-no script and no other host. GitHub draws the same notation in the sources.
+Formulas between dollar signs, as `$\\alpha \\log \\pi$`, become MathML, which browsers draw by themselves: the
+site needs no script and no other host. GitHub draws the same notation in the sources.
 """
 
 import re
@@ -26,6 +26,7 @@ COLUMNS = ("setting", "type", "bound", "default", "meaning")
 # A dollar sign inside code is what the shell makes of it.
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r"(?<![\\\w$])\$([^\s$](?:[^$\n]*[^\s$])?)\$(?![\w$])")
+PRIME = re.compile(r"<msup><mi>([^<]*)</mi><mi>&#x02032;</mi></msup>")
 # Markdown would read underscores and stars in a formula; in this form it reads nothing.
 TOKEN = re.compile(r"formula([0-9a-f]+)end")
 
@@ -42,7 +43,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Called by mkdocs when a page has become HTML."""
-    return TOKEN.sub(lambda token: convert(bytes.fromhex(token[1]).decode()), html)
+    return TOKEN.sub(lambda token: mathml(bytes.fromhex(token[1]).decode()), html)
+
+
+def mathml(latex: str) -> str:
+    """The formula; a prime stands beside its letter, because plain fonts would raise it twice."""
+    return PRIME.sub(r'<mrow><mi>\1</mi><mo lspace="0" rspace="0">&#x02032;</mo></mrow>', convert(latex))
 
 
 def settings_tables(name: str) -> str:
