@@ -6,8 +6,8 @@ Tables are filled in so that no default, bound or meaning is written twice:
 SAC may hold, in groups; both come from the same fields that check a config and answer `rl-training
 describe`.
 
-Formulas between dollar signs, as `$\\alpha \\log \\pi$`, become MathML, which browsers draw by themselves: the
-site needs no script and no other host. GitHub draws the same notation in the sources.
+Formulas between dollar signs, `$\\alpha \\log \\pi$`, become MathML, which browsers draw by
+themselves: the site needs no script and no other host. GitHub draws the same notation in the sources.
 """
 
 import re
