@@ -12,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c c
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser check lint format docs clean
+.PHONY: help demo test test-browser check lint format docs wheel smoke clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -39,6 +39,12 @@ format: $(DEV) ## rewrite the sources in the project's format
 
 docs: $(DEV) ## build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheel: ## build sdist and wheel into dist/
+	$(PYTHON) tools/smoke_test.py --build-only --dist dist
+
+smoke: ## build the wheel, install it into an empty environment, train and predict with it
+	$(PYTHON) tools/smoke_test.py --dist dist
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

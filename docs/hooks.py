@@ -1,13 +1,20 @@
-"""Fills tables into the pages at build time, so that no default, bound or meaning is written twice.
+"""Fills tables and formulas into the pages at build time.
+
+Tables are filled in so that no default, bound or meaning is written twice:
 
 `<!-- settings: run -->` becomes the fields of `TrainConfig`, `<!-- settings: sac -->` what `algo_kwargs` of
 SAC may hold, in groups; both come from the same fields that check a config and answer `rl-training
 describe`.
+
+Formulas between dollar signs, `$\\alpha \\log \\pi$`, become MathML, which browsers draw by
+themselves: the site needs no script and no other host. GitHub draws the same notation in the sources.
 """
 
 import re
 from itertools import groupby
 from typing import Any
+
+from latex2mathml.converter import convert
 
 from rl_training.core.algorithms import ALGORITHMS
 from rl_training.experiment.config import ConfigModel, FieldRow, TrainConfig, describe_fields
@@ -16,9 +23,32 @@ MARKER = re.compile(r"<!-- settings: (\w+) -->")
 COLUMNS = ("setting", "type", "bound", "default", "meaning")
 
 
+# A dollar sign inside code is what the shell makes of it.
+CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
+FORMULA = re.compile(r"(?<![\\\w$])\$([^\s$](?:[^$\n]*[^\s$])?)\$(?![\w$])")
+PRIME = re.compile(r"<msup><mi>([^<]*)</mi><mi>&#x02032;</mi></msup>")
+# Markdown would read underscores and stars in a formula; in this form it reads nothing.
+TOKEN = re.compile(r"formula([0-9a-f]+)end")
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for every page."""
-    return MARKER.sub(lambda marker: settings_tables(marker[1]), markdown)
+    filled = MARKER.sub(lambda marker: settings_tables(marker[1]), markdown)
+    pieces = CODE.split(filled)  # code and text in turn, beginning with text
+    pieces[::2] = [
+        FORMULA.sub(lambda found: f"formula{found[1].encode().hex()}end", text) for text in pieces[::2]
+    ]
+    return "".join(pieces)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Called by mkdocs when a page has become HTML."""
+    return TOKEN.sub(lambda token: mathml(bytes.fromhex(token[1]).decode()), html)
+
+
+def mathml(latex: str) -> str:
+    """The formula; a prime stands beside its letter, because plain fonts would raise it twice."""
+    return PRIME.sub(r'<mrow><mi>\1</mi><mo lspace="0" rspace="0">&#x02032;</mo></mrow>', convert(latex))
 
 
 def settings_tables(name: str) -> str:

@@ -112,3 +112,12 @@ def test_readme_claims_exactly_the_algorithms_that_exist() -> None:
     assert len(rows) == 10
     available = {name: class_name for name, class_name, status in rows if status == "available"}
     assert available == {name: entry.class_name for name, entry in builtin_algorithms().items()}
+
+
+def test_formulas_become_mathml_and_code_stays_code() -> None:
+    hooks = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
+    page = "| `$x$` | $Q_i(s', a)$ | costs $5 or $6 |\n```text\necho $seed $HOME$\n```\n"
+    html = hooks["on_page_content"](hooks["on_page_markdown"](page))
+    assert html.count("<math") == 1 and "<mi>Q</mi>" in html and "Q_i" not in html
+    for untouched in ("`$x$`", "costs $5 or $6", "echo $seed $HOME$"):
+        assert untouched in html

@@ -1,6 +1,7 @@
 """The package starts light: nothing heavy is imported early, help costs under half a second of CPU time."""
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rl_training
+from rl_training.core.extras import install_hint
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "gymnasium", "matplotlib", "tensorboard", "h5py", "scipy")
@@ -68,3 +70,16 @@ def test_version_is_the_one_of_the_distribution() -> None:
 
 def test_package_is_marked_as_typed() -> None:
     assert (Path(rl_training.__file__).parent / "py.typed").is_file()
+
+
+def test_no_hint_installs_from_an_index_that_does_not_have_the_package() -> None:
+    texts = [path for folder in ("src", "docs") for path in (ROOT / folder).rglob("*.[pm][yd]")]
+    found = [path for path in [*texts, ROOT / "README.md"] if re.search(r"rl-training\[", path.read_text())]
+    assert len(texts) > 100 and found == []
+
+
+@pytest.mark.parametrize("extra", ["parquet", "minari", "export", "sweep", "video", "wandb", "mlflow"])
+def test_extras_that_hints_name_exist(extra: str) -> None:
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert extra in metadata["project"]["optional-dependencies"]
+    assert install_hint(extra).endswith(f'pip install ".[{extra}]"')

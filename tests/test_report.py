@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from rl_training.report.compare import compare_runs
 from rl_training.report.report import write_report
 from rl_training.report.run_reader import find_runs, read_run
 from rl_training.report.study import arrange
+from rl_training.report.summary import facts, verdict
 from rl_training.report.svg import tick_label, ticks
 
 
@@ -50,9 +52,9 @@ def test_runs_are_sorted_into_tasks_configurations_and_seeds(tmp_path: Path) -> 
     hopper, pendulum = study.tasks
     assert [hopper.label, pendulum.label] == ["Hopper-v5", "Pendulum-v1, random data"]
     assert [group.label for group in pendulum.groups] == [
+        "TD3BC",  # from the best down
         "IQL (expectile=0.7)",
         "IQL (expectile=0.9)",
-        "TD3BC",
     ]
     assert [len(group.runs) for group in pendulum.groups] == [4, 4, 4]
     assert (hopper.step_label, pendulum.step_label) == ("environment steps", "gradient steps")
@@ -125,8 +127,108 @@ def test_numbers_of_the_report_are_those_of_the_runs(tmp_path: Path) -> None:
 
 def test_the_same_runs_give_the_same_report(tmp_path: Path) -> None:
     fake_study(tmp_path / "runs")
-    texts = [write_report([tmp_path / "runs"], tmp_path / name).read_text() for name in ("a.html", "b.html")]
+    day = date(2026, 3, 12)
+    texts = [
+        write_report([tmp_path / "runs"], tmp_path / name, written=day).read_text()
+        for name in ("a.html", "b.html")
+    ]
     assert texts[0] == texts[1]
+    assert "Report of 2026-03-12." in texts[0]
+
+
+def verdict_of(folder: Path) -> str:
+    (sentence,) = verdict(arrange(find_runs([folder])))
+    return sentence
+
+
+def test_the_verdict_names_the_winner_and_how_sure_that_is(tmp_path: Path) -> None:
+    offline = {"settings": {"dataset_kind": "random"}}
+    side(tmp_path, "good", [-110.0, -100.0, -120.0, -105.0, -115.0], algo="iql", **offline)
+    side(tmp_path, "poor", [-210.0, -200.0, -220.0, -205.0, -215.0], algo="cql", **offline)
+    side(tmp_path, "worse", [-410.0, -400.0, -420.0, -405.0, -415.0], algo="bc", **offline)
+    assert re.fullmatch(
+        r"Pendulum-v1, random data: IQL wins: last return -110 \[-1\d\d.*, -10\d.*\], "
+        r"ahead of CQL by 100 \[\d.*, 1.*\] and of 1 other \(95 % confidence, 5 and 5 runs\)\. "
+        r"IQL is above the logged data's mean of -1,200\.",
+        verdict_of(tmp_path),
+    )
+    text = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert text.index("IQL wins") < text.index("<nav>")
+    assert text.count('<path class="level"') == 2 + 1  # the data's return, for two widths and in the legend
+
+
+def test_the_verdict_does_not_decide_by_chance(tmp_path: Path) -> None:
+    side(tmp_path / "a", "first", [-100.0, -300.0, -200.0])
+    assert verdict_of(tmp_path / "a").startswith("Pendulum-v1: SAC ends at a last return of -200 [")
+    side(tmp_path / "a", "second", [-150.0, -250.0, -220.0], algo="tqc")
+    assert "no winner shown. SAC has the highest last return, -200" in verdict_of(tmp_path / "a")
+    # far ahead of one rival is not enough: the other, of wide spread, may be as good
+    side(tmp_path / "a", "third", [-900.0, -901.0, -902.0], algo="redq")
+    assert "over TQC may be chance" in verdict_of(tmp_path / "a")
+    side(tmp_path / "b", "one", [-100.0])
+    side(tmp_path / "b", "other", [-900.0], algo="tqc")
+    assert "no verdict. SAC has the highest last return, -100, but a single run" in verdict_of(tmp_path / "b")
+    fake_run(tmp_path / "c", finished=False)
+    assert "nothing to judge" in verdict_of(tmp_path / "c")
+
+
+def test_a_policy_below_its_data_is_called_so(tmp_path: Path) -> None:
+    side(tmp_path, "runs", [-1300.0, -1301.0, -1302.0], algo="iql", settings={"dataset_kind": "random"})
+    assert "below the logged data's mean of -1,200: nothing gained" in verdict_of(tmp_path)
+
+
+def test_the_data_is_drawn_on_the_scale_of_the_metric(tmp_path: Path) -> None:
+    known = {"return_mean": -50.0, "reference": {"minimum": -100.0, "maximum": 100.0, "source": "toy"}}
+    run = read_run(fake_run(tmp_path, "iql", summary={"dataset": known}, score=True))
+    assert run.data_return("eval_return_mean") == -50.0
+    assert run.data_return("eval_normalized_score") == 25.0
+    assert run.data_return("eval_length_mean") is None
+
+
+def test_versions_and_days_of_the_runs_are_told(tmp_path: Path) -> None:
+    for seed, (torch, day) in enumerate((("2.12.0", "2026-03-10"), ("2.13.0", "2026-03-12"))):
+        timing = {"seconds": 1.0, "finished": f"{day}T10:00:00+00:00"}
+        fake_run(tmp_path, seed=seed, summary={"versions": {"torch": torch}, "timing": timing})
+    _, origin = facts(arrange(find_runs([tmp_path])), date(2026, 3, 14))
+    assert origin == ("Trained 2026-03-10 to 2026-03-12 with torch 2.12.0 or 2.13.0. Report of 2026-03-14.")
+
+
+def test_best_evaluations_are_shown_only_where_they_are_not_the_last(tmp_path: Path) -> None:
+    for seed in range(2):
+        fake_run(tmp_path, seed=seed, returns=(-900.0, -200.0 - seed))
+    assert "best" not in write_report([tmp_path], tmp_path / "r.md", format="md").read_text().lower()
+    fake_run(tmp_path, "tqc", returns=(-100.0, -300.0))
+    text = write_report([tmp_path], tmp_path / "r.md", format="md").read_text()
+    best = text.partition("Best evaluation")[2].partition("###")[0]
+    assert "| TQC |" in best and "SAC" not in best
+    assert "as last" in text and "-100 at 100" in text
+
+
+def test_no_heading_is_said_twice(tmp_path: Path) -> None:
+    fake_study(tmp_path)
+    text = write_report([tmp_path], tmp_path / "report.html").read_text()
+    headings = re.findall(r"<(?:h2|h3|figcaption)>([^<]*)<", text)
+    assert len(headings) == len(set(headings)) > 5
+
+
+def test_the_page_of_one_run_shows_its_curve_losses_and_settings(tmp_path: Path) -> None:
+    settings = {"dataset_kind": "random", "expectile": 0.7, "dataset_path": None}
+    metrics = {"global_step": 300, "signal": None, "eval_episodes": 5, "eval_return_std": 12.0}
+    run_dir = fake_run(tmp_path, "iql", settings=settings, summary={"metrics": metrics})
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        for step in (100, 200, 300):
+            file.write(
+                json.dumps({"step": step, "kind": "train", "target_q_mean": 1.0, "critic_loss": 1 / step})
+                + "\n"
+            )
+    path = write_report([tmp_path], tmp_path / "report.html")
+    page = Page(path)
+    assert "IQL ends at a last return of -200 (1 run)" in page.text
+    for text in ("Learning curve", "critic loss", "Settings", "expectile0.7", "-200 over 5 episodes"):
+        assert text in page.text, text
+    assert "IQM" not in page.text and "Performance profiles" not in page.text and "None" not in page.text
+    assert page.text.index("critic loss") < page.text.index("target q mean")  # losses first
+    assert page.classes.count("level") == 3
 
 
 def test_text_from_run_files_is_escaped_everywhere(tmp_path: Path) -> None:

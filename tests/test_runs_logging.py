@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.image import imread
-from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rl_training.core.atomic import write_json_atomic, write_text_atomic
@@ -22,7 +20,6 @@ from rl_training.core.version import VERSION, library_versions
 from rl_training.experiment.logging import JsonLinesSink, MetricsLogger, TensorBoardSink, read_metrics
 from rl_training.experiment.plots import plot_learning_curve
 from rl_training.experiment.runs import config_hash, create_run_dir, summarize_run, write_summary
-from rl_training.runtime.progress import ProgressDisplay
 
 
 def test_run_directories_never_collide(tmp_path: Path) -> None:
@@ -258,31 +255,3 @@ def test_learning_curve_that_cannot_be_written_is_reported(tmp_path: Path) -> No
     (tmp_path / "learning_curve.png").mkdir()
     with pytest.raises(UserError, match=r"cannot write .*learning_curve\.png"):
         plot_learning_curve(tmp_path)
-
-
-def run_progress(display: ProgressDisplay) -> None:
-    display.start(1000, "SAC on [Pendulum-v1]", completed=200)
-    display.message("checkpoint saved [ok]")
-    display.update(300)
-    display.update(400, updates_per_second=1234.4, last_return=-151.26)
-    display.stop()
-    display.stop()
-
-
-def test_progress_shows_steps_speed_return_and_times_on_a_terminal() -> None:
-    screen = io.StringIO()
-    run_progress(ProgressDisplay(console=Console(file=screen, force_terminal=True, width=100)))
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
-    assert "SAC on [Pendulum-v1]" in text
-    assert "checkpoint saved [ok]" in text
-    assert re.search(r"400/1,000 · 1,234 updates/s · return -151\.3 · 0:0\d · \S+ left", text)
-
-
-def test_progress_is_silent_without_a_terminal_or_when_asked(capfd: pytest.CaptureFixture[str]) -> None:
-    run_progress(ProgressDisplay())
-    terminal = io.StringIO()
-    run_progress(ProgressDisplay(quiet=True, console=Console(file=terminal, force_terminal=True)))
-    file = io.StringIO()
-    run_progress(ProgressDisplay(console=Console(file=file, force_terminal=False)))
-    assert capfd.readouterr() == ("", "")
-    assert terminal.getvalue() == file.getvalue() == ""

@@ -349,5 +349,5 @@ def test_an_unreachable_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(ConfigError, match=rf"^address must be .* got '{address}': .*Connection refused$"):
             run_on_ray([], address=address, retries=0)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'rl-training\[sweep\]'"):
+    with pytest.raises(ConfigError, match=r'needs the ray package: .* pip install "\.\[sweep\]"'):
         run_on_ray([], address=None, retries=0)

@@ -106,5 +106,5 @@ def test_what_is_missing_or_mistyped_is_said_before_the_run(
     with pytest.raises(ConfigError, match=r"trackers must be a list of 'wandb', 'mlflow', got \['wnadb'\]"):
         load_config("sac/pendulum", ["trackers=[wnadb]"])
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ConfigError, match=r"got 'wandb': pip install 'rl-training\[wandb\]'"):
+    with pytest.raises(ConfigError, match=r"got 'wandb': in a checkout .* pip install \"\.\[wandb\]\""):
         open_trackers(["wandb"], tmp_path, {})

@@ -54,7 +54,9 @@ def test_missing_packages_are_named_with_what_to_install(
     )
     assert main(["evaluate", "--checkpoint", str(run_dir), "--video", str(tmp_path / "videos")]) == 2
     rule = "video needs the package imageio_ffmpeg, which is not installed"
-    assert capsys.readouterr().err == f"error: {rule}: pip install 'rl-training[video]'\n"
+    assert capsys.readouterr().err == (
+        f'error: {rule}: in a checkout of rl_training run: pip install ".[video]"\n'
+    )
     assert not (tmp_path / "videos").exists()
 
 
@@ -69,7 +71,7 @@ def test_an_environment_that_cannot_draw_says_so_in_one_line(
         video.film_policy(None, "Pendulum-v1", {}, 1, 0, tmp_path)  # type: ignore[arg-type]
     text = str(problem.value)
     assert text.startswith("environment 'Pendulum-v1' cannot draw itself: DependencyNotInstalled: pygame")
-    assert text.endswith("; pip install 'rl-training[video]'") and "\n" not in text
+    assert text.endswith('pip install ".[video]"') and "\n" not in text
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
     python benchmarks/throughput
 
 makes an environment with the peers (d3rlpy, Stable-Baselines3, sb3-contrib, sbx, axiomrl), measures every
-cell and writes `report.md`, `results.json` and `throughput.png` into the output directory. Cells that were
-measured before are read from there: an interrupted benchmark goes on where it was, and a deleted cell is
-measured anew. Nothing else should run on the machine meanwhile.
+cell and writes `report.md`, `results.json` and `throughput.png` into the output directory. CORL and JAX-CORL
+take part where a checkout is named (--corl, --jax-corl). Cells that were measured before are read from
+there: an interrupted benchmark goes on where it was, and a deleted cell is measured anew. Nothing else should
+run on the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import machine
 from cells import HIDDEN_SIZES, THREADS, Cell, chosen_cells
 from chart import draw
+from checkouts import CHECKOUTS
 from measuring import Effort, measure
 from peers import ALGORITHMS
 from peers_env import install, interpreters
@@ -52,6 +54,8 @@ def arguments() -> argparse.Namespace:
     add("--starts", type=int, default=1, help="processes of every candidate, one after another")
     add("--seconds", type=float, default=0.7, help="length of one answer")
     add("--peers-env", type=Path, default=HERE / ".peers", help="virtual environment of the peers")
+    add("--corl", type=Path, metavar="PATH", help="checkout of tinkoff-ai/CORL, measured too where given")
+    add("--jax-corl", type=Path, metavar="PATH", help="checkout of nissymori/JAX-CORL, likewise")
     add("--skip-install", action="store_true", help="take the environment of the peers as it is")
     add("--report-only", action="store_true", help="measure nothing, write the report of what there is")
     add("--output-dir", type=Path, default=HERE.parent / "results" / "throughput")
@@ -62,7 +66,13 @@ def measure_all(options: argparse.Namespace, folder: Path) -> None:
     peers_env = options.peers_env.absolute()
     if not options.skip_install:
         install(peers_env)
-    pythons, missing = interpreters(peers_env)
+    given = {"--corl": options.corl, "--jax-corl": options.jax_corl}
+    checkouts = {
+        name: str(path.absolute())
+        for name, option in CHECKOUTS.items()
+        if (path := given[option]) is not None
+    }
+    pythons, missing = interpreters(peers_env, checkouts)
     for name, reason in missing.items():
         print(f"{name}: {reason}", flush=True)
     write_json(folder.parent / "machine.json", machine.describe(peers_env / "bin" / "python"))
@@ -73,7 +83,7 @@ def measure_all(options: argparse.Namespace, folder: Path) -> None:
         if file.exists():
             continue
         start = time.monotonic()
-        result = measure(cell, pythons, missing, effort)
+        result = measure(cell, pythons, missing, checkouts, effort)
         write_json(file, result)
         seconds = time.monotonic() - start
         print(f"[{number}/{len(cells)}] {cell.name} ({seconds:.0f} s): {one_line(cell, result)}", flush=True)

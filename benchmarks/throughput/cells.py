@@ -46,7 +46,7 @@ class Cell:
             "steps": ["compiled", "eager", *STEP_PEERS],
         }[self.kind]
 
-    def spec(self, candidate: str, cores: tuple[int, ...]) -> Spec:
+    def spec(self, candidate: str, cores: tuple[int, ...], checkout: str) -> Spec:
         return Spec(
             candidate=candidate,
             module=MODULES[base_name(candidate)],
@@ -57,6 +57,7 @@ class Cell:
             threads=self.threads,
             env_id=self.env_id,
             cores=cores,
+            checkout=checkout,
         )
 
 
@@ -66,7 +67,7 @@ def base_name(candidate: str) -> str:
 
 
 def all_cells() -> Iterator[Cell]:
-    """Those that targets are about come first."""
+    """Those that say most come first."""
     first, *others = [(hidden, threads) for threads in THREADS for hidden in HIDDEN_SIZES]
     yield from (Cell("update", algo, *first) for algo in ALGORITHMS)
     yield from (Cell("stack", algo, STACK_HIDDEN, 1) for algo in ALGORITHMS)

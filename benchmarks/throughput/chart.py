@@ -16,6 +16,9 @@ BARS = {
     "sb3": ("Stable-Baselines3 / contrib", "#7ba05b"),
     "sbx": ("sbx (JAX)", "#b0568f"),
     "axiomrl": ("axiomrl", "#a0a0a0"),
+    "corl": ("CORL", "#c9b037"),
+    "jax-corl": ("JAX-CORL, equal networks", "#6b4fa0"),
+    "jax-corl-shipped": ("JAX-CORL, as shipped", "#b7a4d6"),
 }
 WIDTH = 0.15
 

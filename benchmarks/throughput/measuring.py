@@ -25,7 +25,9 @@ class Effort:
     """Processes of every candidate, one after another: where memory happens to lie makes a few percent."""
 
 
-def measure(cell: Cell, pythons: dict[str, Path], missing: dict[str, str], effort: Effort) -> dict[str, Any]:
+def measure(
+    cell: Cell, pythons: dict[str, Path], missing: dict[str, str], checkouts: dict[str, str], effort: Effort
+) -> dict[str, Any]:
     """The cell's result; candidates that cannot run say why instead of a time."""
     available = sorted(os.sched_getaffinity(0))
     if len(available) < cell.threads:
@@ -35,7 +37,7 @@ def measure(cell: Cell, pythons: dict[str, Path], missing: dict[str, str], effor
     }
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in cell.candidates if name not in results}
     for _ in range(effort.starts):
-        one_start(cell, pythons, effort, available, answers, results)
+        one_start(cell, pythons, checkouts, effort, available, answers, results)
     results |= {name: summary(each) for name, each in answers.items()}
     return {
         "cell": asdict(cell),
@@ -47,6 +49,7 @@ def measure(cell: Cell, pythons: dict[str, Path], missing: dict[str, str], effor
 def one_start(
     cell: Cell,
     pythons: dict[str, Path],
+    checkouts: dict[str, str],
     effort: Effort,
     available: list[int],
     answers: dict[str, list[dict[str, Any]]],
@@ -58,7 +61,10 @@ def one_start(
     places = [
         (available[index % len(available)],) if cell.threads == 1 else cores for index in range(len(answers))
     ]
-    specs = {name: cell.spec(name, place) for name, place in zip(answers, places, strict=True)}
+    specs = {
+        name: cell.spec(name, place, checkouts.get(name, ""))
+        for name, place in zip(answers, places, strict=True)
+    }
     with workers(specs, {name: pythons[base_name(name)] for name in answers}) as started:
         counts = get_ready(started, cell, effort, cores, results)
         for _ in range(min(effort.rounds, 3) if cell.kind == "run" else effort.rounds):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TORCH_PEERS = ("d3rlpy", "sb3", "sb3-contrib", "axiomrl")
-JAX_PEERS = ("sbx",)
+TORCH_PEERS = ("d3rlpy", "corl", "sb3", "sb3-contrib", "axiomrl")
+JAX_PEERS = ("sbx", "jax-corl", "jax-corl-shipped")
 
 PACKAGES = {
     "d3rlpy": "d3rlpy",
@@ -27,6 +27,9 @@ MODULES = {
     "sb3-contrib": "with_sb3",
     "sbx": "with_sbx",
     "axiomrl": "with_axiomrl",
+    "corl": "with_corl",
+    "jax-corl": "with_jax_corl",
+    "jax-corl-shipped": "with_jax_corl",
 }
 
 
@@ -49,22 +52,40 @@ OTHER_CQL = (
     "different loss, not counted: 20 actions per state instead of 30 and no importance weights; "
     "the temperature is fixed"
 )
+TWO_LAYERS = "two hidden layers instead of its three"
+SHIPPED = "networks as in its scripts, not counted: "
 TARGET_ACTOR = "next action from a slow copy of the actor"
 
 COMPARISONS: dict[str, dict[str, Comparison]] = {
     "bc": {"d3rlpy": same(), "axiomrl": same()},
-    "td3_bc": {"d3rlpy": same(), "axiomrl": same("evaluates both critics for the actor, uses one")},
+    "td3_bc": {
+        "d3rlpy": same(),
+        "corl": same(),
+        "axiomrl": same("evaluates both critics for the actor, uses one"),
+        "jax-corl": same("without the layer normalisation of its critics"),
+        "jax-corl-shipped": other(f"{SHIPPED}layer normalisation in the critics"),
+    },
     "awac": {
         "d3rlpy": same("softmax weights and tanh-mean Gaussian as ours; its target adds an entropy term"),
+        "corl": same(f"{TWO_LAYERS}; exp weights, Gaussian with clipped actions"),
         "axiomrl": same(f"exp weights, squashed Gaussian; {TARGET_ACTOR}"),
+        "jax-corl": same("two hidden layers in the actor, no layer normalisation; exp weights"),
+        "jax-corl-shipped": other(f"{SHIPPED}layer normalisation in the critics, four layers in the actor"),
     },
     "crr": {
         "d3rlpy": same("two critics set; advantages from their mean instead of their minimum"),
         "axiomrl": same("the advantage sees the critics after their step"),
     },
-    "iql": {"d3rlpy": same(), "axiomrl": same("squashed Gaussian actor with a state-dependent spread")},
+    "iql": {
+        "d3rlpy": same(),
+        "corl": same(),
+        "axiomrl": same("squashed Gaussian actor with a state-dependent spread"),
+        "jax-corl": same("without the layer normalisation of its value network"),
+        "jax-corl-shipped": other(f"{SHIPPED}layer normalisation in the value network"),
+    },
     "cql": {
         "d3rlpy": same("no Lagrange multiplier, soft backup on both sides"),
+        "corl": same(f"{TWO_LAYERS}; no Lagrange multiplier, soft backup on both sides"),
         "axiomrl": other(OTHER_CQL),
     },
     "cal_ql": {

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from checkouts import CHECKOUTS
 from peers import PACKAGES
 
 HERE = Path(__file__).resolve().parent
@@ -73,11 +74,14 @@ def versions(python: Path, names: list[str]) -> dict[str, str]:
     return found
 
 
-def interpreters(folder: Path) -> tuple[dict[str, Path], dict[str, str]]:
+def interpreters(folder: Path, checkouts: dict[str, str]) -> tuple[dict[str, Path], dict[str, str]]:
     """Which Python runs each candidate, and why some have none."""
     peers_python = folder / "bin" / "python"
     found = versions(peers_python, list(PACKAGES.values()))
     pythons = {name: Path(sys.executable) for name in ("compiled", "eager", "floor")}
     pythons |= {name: peers_python for name, package in PACKAGES.items() if package in found}
+    pythons |= {name: peers_python for name in checkouts}
     missing = {name: "not installed" for name in PACKAGES if name not in pythons}
+    missing |= {name: f"no checkout given ({option} PATH)" for name, option in CHECKOUTS.items()}
+    missing = {name: reason for name, reason in missing.items() if name not in pythons}
     return pythons, missing

@@ -34,6 +34,8 @@ class Spec:
     threads: int
     env_id: str = ""
     cores: tuple[int, ...] = ()
+    checkout: str = ""
+    """Where a peer that is no package lies."""
 
     @property
     def widths(self) -> tuple[int, int]:

@@ -8,16 +8,15 @@ from typing import Any
 from cells import ENVIRONMENTS, HIDDEN_SIZES, STACK_HIDDEN, THREADS, WHOLE_RUNS, Cell
 from peers import ALGORITHMS, COMPARISONS, JAX_PEERS, STEP_PEERS, TORCH_PEERS
 from results import Results, Speed, quotient
-from targets import Row, evaluate
 from wording import (
     ABSOLUTE_TEXT,
+    CHECKOUT_TEXT,
     CLOCKS,
     INTRODUCTION,
     RUN_TEXT,
+    SHORT_TEXT,
     STACK_TEXT,
-    STAND_IN_TEXT,
     STEPS_TEXT,
-    TARGETS_TEXT,
 )
 
 CONDITIONS = [(hidden, threads) for threads in THREADS for hidden in HIDDEN_SIZES]
@@ -26,16 +25,9 @@ COLUMNS = ("floor", "compiled", "eager", *TORCH_PEERS, *JAX_PEERS)
 
 
 def write_report(results: Results) -> str:
-    parts = [
-        "# Throughput",
-        INTRODUCTION,
-        CLOCKS,
-        CHART,
-        "## Targets",
-        TARGETS_TEXT,
-        *target_sections(evaluate(results)),
-    ]
-    parts += ["## Updates, relative"]
+    """In short first; then every cell, ratios before absolute numbers."""
+    parts = ["# Throughput", INTRODUCTION, CHART, "## In short", SHORT_TEXT, short_table(results)]
+    parts += ["## How it was measured", CLOCKS, "## Updates, relative"]
     parts += [part for condition in CONDITIONS for part in ratio_section(results, *condition)]
     parts += ["## Environment steps of SAC, relative", STEPS_TEXT, steps_table(results, relative=True)]
     parts += ["## Eight stacked seeds", STACK_TEXT, stack_table(results)]
@@ -43,7 +35,7 @@ def write_report(results: Results) -> str:
     parts += ["## Updates per second", ABSOLUTE_TEXT]
     parts += [part for condition in CONDITIONS for part in absolute_section(results, *condition)]
     parts += ["## Environment steps per second", steps_table(results, relative=False)]
-    parts += ["## What was compared", comparison_table(), STAND_IN_TEXT]
+    parts += ["## What was compared", comparison_table(), CHECKOUT_TEXT]
     parts += ["## Machine", machine_text(results.machine)]
     return "\n\n".join(parts) + "\n"
 
@@ -57,23 +49,18 @@ def number(value: float | None, pattern: str = "{:.2f}") -> str:
     return "–" if value is None else pattern.format(value)
 
 
-def target_sections(rows: Sequence[Row]) -> list[str]:
-    """How many targets are met, then one table for each kind of them."""
-    met = sum(row.met is True for row in rows)
-    missed = sum(row.met is False for row in rows)
-    header = ["algorithm", "against", "ratio", "target", "", "at the floor"]
-    parts = [f"{met} met, {missed} missed, {len(rows) - met - missed} not measured."]
-    for target in dict.fromkeys(row.target for row in rows):
-        cells = [target_cells(row) for row in rows if row.target == target]
-        parts += [f"### {target[0].upper()}{target[1:]}", table(header, cells)]
-    return parts
-
-
-def target_cells(row: Row) -> list[str]:
-    value = number(row.value, "{:.1%}" if row.at_most else "{:.2f}")
-    bound = f"≤ {row.bound:.0%}" if row.at_most else f"≥ {row.bound:.2f}"
-    verdict = {True: "met", False: "**missed**", None: "not measured"}[row.met]
-    return [row.algo, row.against, value, bound, verdict, number(row.limit)]
+def short_table(results: Results) -> str:
+    """Compiled updates against the fastest of each kind of peer, under the first condition."""
+    header = ["algorithm", "fastest PyTorch peer", "×", "fastest JAX peer", "×", "share of the floor"]
+    rows = []
+    for algo in ALGORITHMS:
+        cell = Cell("update", algo, *CONDITIONS[0])
+        compiled = results.speed(cell, "compiled")
+        row = [algo]
+        for peer in (results.fastest_torch_peer(cell), results.fastest_jax_peer(cell)):
+            row += [name_of(peer), number(quotient(compiled, value_of(peer)))]
+        rows.append([*row, number(quotient(compiled, results.speed(cell, "floor")))])
+    return table(header, rows)
 
 
 def ratio_section(results: Results, hidden: int, threads: int) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any
 from cells import Cell
 from peers import COMPARISONS, JAX_PEERS, TORCH_PEERS, counted
 from protocol import SEEDS
-from stand_ins import CORL_COUNTS, stand_ins
 
 Condition = tuple[int, int]
 """Hidden width and number of threads."""
@@ -53,30 +52,18 @@ class Results:
         return quotient(self.speed(cell, candidate), self.speed(cell, other))
 
     def fastest_torch_peer(self, cell: Cell) -> Speed | None:
-        """Of those that compute the same loss; CORL's stand-in takes part where it counts."""
-        speeds = [
-            Speed(name, speed)
-            for name in counted(cell.algo, TORCH_PEERS)
-            if (speed := self.speed(cell, name))
-        ]
-        if cell.algo in CORL_COUNTS and (corl := self.stand_in(cell, "CORL")) is not None:
-            speeds.append(corl)
-        return max(speeds, key=lambda each: each.value, default=None)
+        """Of those that were measured and compute the same loss."""
+        return self._fastest(cell, TORCH_PEERS)
 
     def fastest_jax_peer(self, cell: Cell) -> Speed | None:
-        speeds = [
-            Speed(name, speed) for name in counted(cell.algo, JAX_PEERS) if (speed := self.speed(cell, name))
-        ]
-        if (corl := self.stand_in(cell, "JAX-CORL")) is not None:
-            speeds.append(corl)
-        return max(speeds, key=lambda each: each.value, default=None)
+        """Likewise."""
+        return self._fastest(cell, JAX_PEERS)
 
-    def stand_in(self, cell: Cell, name: str) -> Speed | None:
-        relative = stand_ins(cell.algo, cell.hidden, cell.threads).get(name)
-        reference = self.speed(cell, "d3rlpy")
-        if relative is None or reference is None:
-            return None
-        return Speed(f"{name} (stand-in)", relative * reference)
+    def _fastest(self, cell: Cell, peers: tuple[str, ...]) -> Speed | None:
+        speeds = [
+            Speed(name, speed) for name in counted(cell.algo, peers) if (speed := self.speed(cell, name))
+        ]
+        return max(speeds, key=lambda each: each.value, default=None)
 
     def stack_gain(self, cell: Cell, mode: str) -> float | None:
         """Eight seeds at once against eight runs one after another."""
@@ -89,11 +76,8 @@ class Results:
         return None if ratio is None else ratio - 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        from targets import evaluate
-
         return {
             "machine": self.machine,
-            "targets": [asdict(row) | {"met": row.met} for row in evaluate(self)],
             "peers": {
                 algo: {name: asdict(entry) for name, entry in entries.items()}
                 for algo, entries in COMPARISONS.items()

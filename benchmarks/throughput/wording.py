@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from stand_ins import CORL, JAX_CORL
-
 INTRODUCTION = (
     "Time per update against other libraries and against the bare matrix products (the GEMM floor). Batch "
     "256, observation 17, action 6, two hidden layers with ReLU; every library gets batches that are already "
@@ -14,11 +12,10 @@ CLOCKS = (
     "With one thread, processor time is compared and every worker is pinned to one core. With two threads, "
     "wall time is: threads that wait for work by spinning count as processor time."
 )
-TARGETS_TEXT = (
-    "256 × 256, one thread, unless said otherwise. A stand-in is a speed relative to d3rlpy 2.8.1 that was "
-    "measured before, times d3rlpy's speed here (see “What was compared”). “At the floor” is the "
-    "ratio that an update would reach which costs nothing but its matrix products: a target above it is out "
-    "of reach on this machine."
+SHORT_TEXT = (
+    "Compiled updates, 256 × 256, one thread, against the fastest library of each kind that computes the "
+    "same loss: above 1, ours is faster. The last column is the share of an update's time that its matrix "
+    "products alone would take."
 )
 STEPS_TEXT = "One environment, one update per step, 256 × 256, one thread; ours compiled = 1."
 STACK_TEXT = (
@@ -31,8 +28,7 @@ RUN_TEXT = (
 ABSOLUTE_TEXT = (
     "In brackets: another loss, listed but not counted. Dash: the peer does not have the algorithm."
 )
-STAND_IN_TEXT = (
-    "CORL and JAX-CORL are not packages; their speed relative to d3rlpy 2.8.1 stands in, 256 × 256 and one "
-    f"thread. CORL: {', '.join(f'{algo} {ratio:.2f}' for algo, ratio in CORL.items())}. "
-    f"JAX-CORL: {', '.join(f'{algo} {ratio:.2f}' for algo, ratio in JAX_CORL.items())}."
+CHECKOUT_TEXT = (
+    "CORL and JAX-CORL are collections of scripts and cannot be installed. They are measured where a "
+    "checkout is named (`--corl PATH`, `--jax-corl PATH`); “no checkout given” stands where none was."
 )

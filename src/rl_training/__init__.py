@@ -3,9 +3,16 @@
 The names below are imported when they are first used, so that `import rl_training` stays light (no torch).
 """
 
+import os
+
 from rl_training.core.algorithms import algorithm_classes, builtin_algorithms
 from rl_training.core.lazy import lazy_exports
 from rl_training.core.version import VERSION as __version__
+
+if os.environ.get("RL_TRAINING_AMD_MKL") == "1":  # must happen before torch is imported
+    from rl_training.core.amd_mkl import enable
+
+    enable()
 
 SOURCES = {facts.class_name: "rl_training.api.algorithms" for facts in builtin_algorithms().values()}
 SOURCES |= {

@@ -22,7 +22,7 @@ from rl_training.report.report import write_report
 
 WINDOWS = {"desktop": (1280, 900), "phone": (390, 844)}
 ATTACK = "<script>document.title='attacked'</script><img src=http://127.0.0.1:9/x onerror=console.error(1)>"
-CURVES = 3 + 3 + 1 + 1  # a learning curve and a profile of three configurations and of the hostile run
+CURVES = 3 + 3 + 1  # a learning curve and a profile of three configurations, the curve of the hostile run
 SMALLEST_TEXT = 9.0
 
 MEASURE = """(() => {
@@ -81,11 +81,11 @@ def check(browser: Browser, report: Path, curves: int, screenshots: Path | None)
             found = problems_reported(browser, report.as_uri()) + problems_seen(seen, curves, scheme)
             count += len(found)
             state = "; ".join(found) or f"ok, {seen['curves']} curves visible"
-            print(f"{window} {width}x{height} {scheme}: {state}")
+            print(f"{report.name} {window} {width}x{height} {scheme}: {state}")
             if screenshots is not None:
                 picture = browser.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
                 screenshots.mkdir(parents=True, exist_ok=True)
-                (screenshots / f"{window}-{scheme}.png").write_bytes(base64.b64decode(picture))
+                (screenshots / f"{report.stem}-{window}-{scheme}.png").write_bytes(base64.b64decode(picture))
     return count
 
 
@@ -126,7 +126,11 @@ def main() -> int:
         report = options.report.resolve() if options.report else example_report(folder)
         with Browser(program) as browser:
             check_the_check(browser, folder)
-            return int(check(browser, report, 1 if options.report else CURVES, options.screenshots) > 0)
+            if options.report:
+                return int(check(browser, report, 1, options.screenshots) > 0)
+            count = check(browser, report, CURVES, options.screenshots)
+            single = write_report([folder / "runs" / "iql-0.7-s0"], folder / "one_run.html")
+            return int(count + check(browser, single, 1, options.screenshots) > 0)
 
 
 if __name__ == "__main__":

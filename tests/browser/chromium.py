@@ -24,6 +24,8 @@ FLAGS = (
     "--remote-debugging-pipe",
 )
 TIMEOUT_SECONDS = 60.0
+BUSY_SECONDS = 600.0
+WAIT_SECONDS = 5.0
 
 
 class NoBrowser(RuntimeError):
@@ -42,8 +44,19 @@ def find_or_install() -> str:
         ["update"],
         ["install", "-y", "--no-install-recommends", "chromium", "fonts-dejavu-core"],
     ):
+        _apt(command, environment)
+    if found := _find():
+        return found
+    raise NoBrowser("Chromium was installed but is not on the PATH")
+
+
+def _apt(command: list[str], environment: dict[str, str]) -> None:
+    """Run apt-get; where another program holds one of its locks, wait for that to end."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
         done = subprocess.run(
-            ["apt-get", "-qq", "-o", "Acquire::Retries=3", *command],
+            # apt's own wait covers the lock for installing, not those of `update` and of downloads
+            ["apt-get", "-qq", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=600", *command],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -51,11 +64,12 @@ def find_or_install() -> str:
             text=True,
             check=False,
         )
-        if done.returncode:
+        if not done.returncode:
+            return
+        if "Could not get lock" not in done.stdout or time.monotonic() > deadline:
             raise NoBrowser(f"apt-get {command[0]} failed: {' '.join(done.stdout.split())[-400:]}")
-    if found := _find():
-        return found
-    raise NoBrowser("Chromium was installed but is not on the PATH")
+        print("The package manager is busy, waiting", flush=True)
+        time.sleep(WAIT_SECONDS)
 
 
 def _find() -> str | None:

@@ -72,9 +72,7 @@ app.command(
         "rl-training resume --checkpoint runs/RUN --total-timesteps 50000",
     )
 )(resume)
-app.command(epilog=examples("rl-training configs", "rl-training configs --show sac/pendulum > my_run.yaml"))(
-    configs
-)
+app.command(epilog=examples("rl-training configs", "rl-training configs sac/pendulum > my_run.yaml"))(configs)
 app.command(epilog=examples("rl-training describe sac"))(describe)
 app.command(epilog=examples("rl-training demo", "rl-training demo --seed 1 --output-dir demo_runs"))(demo)
 

@@ -17,8 +17,7 @@ def compare(
     """Say which of two configurations is better, with an interval."""
     from rl_training.cli.output import print_table
     from rl_training.report.compare import compare_runs
-    from rl_training.report.run_reader import find_runs
-    from rl_training.report.sections import metric_title
+    from rl_training.report.run_reader import find_runs, metric_title
     from rl_training.report.statistics import Estimate, estimate
     from rl_training.report.tables import bounds, plain_number
 
@@ -35,5 +34,8 @@ def compare(
     rows.append(("A - B", total, show(result.last_difference), show(result.best_difference)))
     rows.append(("P(A above B)", total, show(result.improvement), ""))
     what = metric_title(result.metric)
-    print_table(("", "runs", f"last {what}, mean [95 %]", f"best {what}, mean [95 %]"), rows)
+    header = ("", "runs", f"last {what}, mean [95 %]", f"best {what}, mean [95 %]")
+    # The best evaluations say nothing more where they are the last ones.
+    shown = 3 if result.best == result.last else 4
+    print_table(header[:shown], [row[:shown] for row in rows])
     typer.echo(result.verdict)

@@ -6,10 +6,10 @@ import typer
 
 
 def configs(
-    show: Annotated[
-        str | None,
-        typer.Option("--show", metavar="NAME", help="Print this config as YAML instead of the list."),
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Print this config as YAML instead of the list.")
     ] = None,
+    show: Annotated[str | None, typer.Option("--show", metavar="NAME", hidden=True)] = None,
 ) -> None:
     """List the packaged configs, or print one as a start for your own."""
     from rl_training.cli.output import print_table
@@ -18,12 +18,13 @@ def configs(
     from rl_training.core.errors import ConfigError
 
     packaged = {config.name: config for config in list_packaged_configs()}
-    if show is None:
+    chosen = name or show
+    if chosen is None:
         rows = [
             (c.name, c.algo, c.env_id or "", f"{c.total_timesteps:,}", c.summary) for c in packaged.values()
         ]
         print_table(("name", "algo", "environment", "steps", "summary"), rows)
-    elif show in packaged:
-        typer.echo(packaged[show].text, nl=False)
+    elif chosen in packaged:
+        typer.echo(packaged[chosen].text, nl=False)
     else:
-        raise ConfigError(f"{show!r} is not a packaged config{did_you_mean(show, packaged)}")
+        raise ConfigError(f"{chosen!r} is not a packaged config{did_you_mean(chosen, packaged)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -59,11 +60,12 @@ def _checked(text: str, source: str, parse: Callable[[str], object]) -> Array:
 
 
 def _one_row(text: str) -> list[float]:
-    return [float(number) for number in text.strip().strip("[]").split(",")]
+    """Numbers between commas or spaces."""
+    return [float(number) for number in re.split(r"\s*,\s*|\s+", text.strip().strip("[]").strip())]
 
 
 def _rows(text: str) -> object:
-    """JSON, or lines of comma-separated numbers; a first line of names is skipped."""
+    """JSON, or lines of numbers between commas or spaces; a first line of names is skipped."""
     if text.lstrip().startswith("["):
         return json.loads(text)
     lines = [line for line in text.splitlines() if line.strip()]

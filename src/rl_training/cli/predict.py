@@ -14,7 +14,7 @@ def predict(
         ),
     ],
     obs: Annotated[
-        str | None, typer.Option("--obs", help='One observation as numbers between commas: "0.1, 0.2, 0.3".')
+        str | None, typer.Option("--obs", help='One observation: "0.1, 0.2, 0.3" or "0.1 0.2 0.3".')
     ] = None,
     obs_file: Annotated[
         str | None,

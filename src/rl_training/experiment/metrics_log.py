@@ -58,7 +58,7 @@ class MetricsLog(Callback):
 
 
 class Progress(Callback):
-    """A progress bar on a terminal, nothing elsewhere."""
+    """Tells the display how far the run is, a few times a second and after every evaluation."""
 
     def __init__(self, display: ProgressDisplay, total: int) -> None:
         self.display, self.total = display, total
@@ -77,16 +77,25 @@ class Progress(Callback):
         self.clock = now
         self.show(run)
 
+    def on_eval_end(self, run: Run, metrics: dict[str, Any], scheduled: bool) -> None:
+        self.show(run, evaluated=True)
+
     def on_train_end(self, run: Run) -> None:
         self.show(run)
 
-    def show(self, run: Run) -> None:
+    def show(self, run: Run, *, evaluated: bool = False) -> None:
         started, steps = self.shown
         rate = (run.gradient_steps - steps) / max(1e-9, time.perf_counter() - started)
         last = run.results.get("eval_return_mean")
         if last is None:
             last = run.results.get("rollout_return_mean")
-        self.display.update(run.global_step, updates_per_second=rate, last_return=last)
+        self.display.update(
+            run.global_step,
+            updates_per_second=rate,
+            last_return=last,
+            losses=run.update_metrics if run.gradient_steps else dict,
+            evaluated=evaluated,
+        )
 
     def close(self, run: Run) -> None:
         self.display.stop()

@@ -19,6 +19,7 @@ from typing import Any
 
 from rl_training.core.atomic import write_json_atomic
 from rl_training.core.errors import ConfigError
+from rl_training.core.extras import install_hint
 from rl_training.experiment.logging import Kind, Sink, Values, tag_of
 
 IDENTITIES_FILE = "trackers.json"
@@ -150,6 +151,4 @@ def _module(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise ConfigError(
-            f"trackers must be installed, got {name!r}: pip install 'rl-training[{name}]'"
-        ) from None
+        raise ConfigError(f"trackers must be installed, got {name!r}: {install_hint(name)}") from None

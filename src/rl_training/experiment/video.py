@@ -16,6 +16,7 @@ from rl_training.core.atomic import reason
 from rl_training.core.checkpoints import load_run_state
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import ConfigError, EnvironmentProblem, UserError
+from rl_training.core.extras import install_hint
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.experiment.workflows import environment_of_state, saved_config
 from rl_training.policies.saved import NOT_FOR_ACTING, policy_of_state
@@ -25,7 +26,7 @@ from rl_training.runtime.evaluation import ActingPolicy, EpisodePlayer, EvalResu
 
 DEFAULT_FRAMES_PER_SECOND = 30
 MAX_EPISODE_STEPS = 100_000
-INSTALL = "pip install 'rl-training[video]'"
+INSTALL = install_hint("video")
 
 
 def film_checkpoint(

@@ -15,6 +15,7 @@ import numpy as np
 
 from rl_training.core.atomic import reason, replace_file
 from rl_training.core.errors import UserError
+from rl_training.core.extras import install_hint
 from rl_training.core.spaces import FloatArray
 
 Write = Callable[[FloatArray], None]
@@ -75,7 +76,7 @@ def write_parquet(file: BinaryIO, action_dim: int) -> Iterator[Write]:
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
-        raise UserError('a .parquet file needs pyarrow: pip install "rl-training[parquet]"') from None
+        raise UserError(f"a .parquet file needs pyarrow: {install_hint('parquet')}") from None
     schema = arrow.schema([(name, arrow.float32()) for name in names(action_dim)])
     with parquet.ParquetWriter(file, schema) as table:
         yield lambda actions: table.write_batch(

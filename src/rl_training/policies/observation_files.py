@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rl_training.core.atomic import reason
 from rl_training.core.errors import UserError
+from rl_training.core.extras import install_hint
 
 CHUNK_ROWS = 16_384
 ARRAY_NAMES = ("obs", "observations")
@@ -144,7 +145,7 @@ def read_parquet(path: Path) -> Chunks:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
-        raise UserError('a .parquet file needs pyarrow: pip install "rl-training[parquet]"') from None
+        raise UserError(f"a .parquet file needs pyarrow: {install_hint('parquet')}") from None
     with parquet.ParquetFile(path, pre_buffer=False) as file:
         names = file.schema_arrow.names
         listed = next((name for name in ARRAY_NAMES if name in names), names[0] if len(names) == 1 else None)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.core.errors import UserError
+from rl_training.core.extras import install_hint
 from rl_training.core.version import VERSION
 from rl_training.policies.policy_metadata import METADATA_KEY
 from rl_training.policies.program import FLOAT_CONSTANTS, SQRT_HALF, Array, Node, Program
@@ -194,5 +195,5 @@ def _onnx() -> Any:
         for part in ("helper", "numpy_helper", "checker"):
             import_module(f"onnx.{part}")
     except ImportError:
-        raise UserError('format onnx needs onnx and onnxruntime: pip install "rl-training[export]"') from None
+        raise UserError(f"format onnx needs onnx and onnxruntime: {install_hint('export')}") from None
     return onnx

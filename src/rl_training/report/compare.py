@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rl_training.core.errors import UserError
-from rl_training.report.run_reader import SCORE, RunRecord
-from rl_training.report.sections import metric_title
-from rl_training.report.statistics import Estimate, difference, probability_of_improvement
+from rl_training.report.run_reader import SCORE, RunRecord, metric_title
+from rl_training.report.statistics import FEW_RUNS, Estimate, difference, probability_of_improvement
 from rl_training.report.study import (
     Group,
     arrange,
@@ -17,9 +16,8 @@ from rl_training.report.study import (
     environment_key,
     task_key,
 )
+from rl_training.report.summary import FEW_RUNS_HINT
 from rl_training.report.tables import bounds, plain_number
-
-FEW_RUNS = 5
 
 Strata = list[list[float]]
 
@@ -54,7 +52,7 @@ class Comparison:
         if change.low <= 0 <= change.high:
             return f"No difference shown: {what} differs by {told} ({basis})."
         better = "A" if change.low > 0 else "B"
-        hint = "" if min(first, second) >= FEW_RUNS else " Few runs: take it as a hint."
+        hint = "" if min(first, second) >= FEW_RUNS else FEW_RUNS_HINT
         return f"{better} is better: difference in {what} (A - B) {told} ({basis}).{hint}"
 
 

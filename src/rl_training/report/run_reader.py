@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from typing import Any
 
 from rl_training.config.yaml_text import parse_yaml
 from rl_training.core.errors import ConfigError, UserError
+from rl_training.data.data_info import ReferenceReturns
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
 
@@ -22,6 +24,10 @@ RUN_FORMAT = 1
 RETURN = "eval_return_mean"
 SCORE = "eval_normalized_score"
 SCORE_REFERENCE = "eval_normalized_score_reference"
+
+METRIC_TITLES = {RETURN: "return", SCORE: "normalised score"}
+
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,28 @@ class RunRecord:
     def dataset(self) -> Mapping[str, Any]:
         """What the run noted about its data; empty for one that learned from interaction."""
         return _mapping((self.summary or {}).get("dataset"))
+
+    def data_return(self, metric: str) -> float | None:
+        """Mean return of the episodes learned from, on the metric's scale; none where that is not known."""
+        mean = number(self.dataset.get("return_mean"))
+        if mean is None or metric == RETURN:
+            return mean
+        reference = _mapping(self.dataset.get("reference"))
+        low, high = number(reference.get("minimum")), number(reference.get("maximum"))
+        if metric != SCORE or low is None or high is None or low == high:
+            return None
+        return ReferenceReturns(low, high, "").normalized_score(mean)
+
+    @property
+    def versions(self) -> Mapping[str, Any]:
+        """Library name -> version with which the run ended."""
+        return _mapping((self.summary or {}).get("versions"))
+
+    @property
+    def day(self) -> str | None:
+        """Day on which the run ended, as in 2026-03-12."""
+        ended = _mapping((self.summary or {}).get("timing")).get("finished")
+        return ended[:10] if isinstance(ended, str) and _DAY.match(ended) else None
 
     @property
     def finished(self) -> bool:
@@ -139,6 +167,11 @@ def read_run(run_dir: str | Path) -> RunRecord:
                 "use the release that wrote it, or leave this run out"
             )
     return RunRecord(path, config, summary, tuple(rows))
+
+
+def metric_title(metric: str) -> str:
+    """The metric in words: `eval_return_mean` reads "return"."""
+    return METRIC_TITLES.get(metric, metric.replace("_", " "))
 
 
 def number(value: Any) -> float | None:

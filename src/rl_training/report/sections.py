@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 
-from rl_training.report.run_reader import SCORE
+from rl_training.report.run_reader import SCORE, metric_title
+from rl_training.report.single_run import result_table, run_curve, settings_table, training_charts
 from rl_training.report.statistics import (
     STATISTICS,
     estimate,
@@ -17,17 +19,21 @@ from rl_training.report.statistics import (
     probability_of_improvement,
 )
 from rl_training.report.study import Group, Study, Task
-from rl_training.report.svg import Chart, Series
+from rl_training.report.svg import Chart, Level, Series
 from rl_training.report.tables import (
     Cell,
     Table,
     datasets_table,
     differences_table,
+    plain_number,
     runs_table,
     throughput_table,
 )
 
 PROFILE_THRESHOLDS = 60
+
+Scores = Mapping[str, list[list[float]]]
+"""Label of a configuration -> its scores, a list per task."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,8 @@ class Section:
 
 def sections(study: Study, folder: Path, seed: int = 0) -> list[Section]:
     """Everything the report says, in order; links are relative to `folder`."""
+    if len(study.runs) == 1:
+        return _one_run(study, folder)
     parts = [_task_section(task, study.metric, seed) for task in study.tasks]
     if len(study.tasks) > 1 and study.metric == SCORE:
         parts.append(Section("All tasks together", tuple(across_tasks(study, seed))))
@@ -45,17 +53,40 @@ def sections(study: Study, folder: Path, seed: int = 0) -> list[Section]:
     return parts + [Section(table.title, (table,)) for table in tables if table.rows]
 
 
-def final_table(groups: Iterable[tuple[str, Sequence[Sequence[float]]]], title: str, seed: int) -> Table:
-    """Mean, median and interquartile mean of each group's scores (a list per task), with sample sizes."""
+def _final_tables(last: Scores, best: Scores, seed: int, place: str = "") -> list[Table]:
+    """Last evaluations, and the best ones of those configurations whose best is not their last."""
+    tables = [final_table(last, f"Last evaluation{place}", "", seed)]
+    higher = {label: strata for label, strata in best.items() if strata != last[label]}
+    if higher:
+        left_out = len(last) - len(higher)
+        note = _BEST_NOTE + ("Not shown where it is the last one. " if left_out else "")
+        tables.append(final_table(higher, f"Best evaluation{place}", note, seed))
+    return tables
+
+
+def final_table(groups: Scores, title: str, note: str, seed: int) -> Table:
+    """Mean, median and interquartile mean of each group's scores (a list per task), from the best down.
+
+    Where no configuration has more than one run, the three are one number.
+    """
+    several = any(len(scores) > 1 for strata in groups.values() for scores in strata)
+    statistics = STATISTICS if several else {"value": STATISTICS["mean"]}
     rows: list[tuple[Cell, ...]] = []
-    for label, strata in groups:
-        scores = [scores for scores in strata if scores]
+    found = {label: [scores for scores in strata if scores] for label, strata in groups.items()}
+    for label in sorted(found, key=lambda label: -estimate(found[label]).value if found[label] else inf):
+        scores = found[label]
         if scores:
             runs = str(sum(len(each) for each in scores))
-            rows.append((label, runs, *(estimate(scores, f, seed=seed) for f in STATISTICS.values())))
+            results = [estimate(scores, f, seed=seed) for f in statistics.values()]
+            rows.append((label, runs, *(results if several else [plain_number(results[0].value)])))
         else:
-            rows.append((label, "0", *("–" for _ in STATISTICS)))
-    return Table(title, ("configuration", "runs", *STATISTICS), tuple(rows), _INTERVAL_NOTE)
+            rows.append((label, "0", *("–" for _ in statistics)))
+    return Table(
+        title,
+        ("configuration", "runs", *statistics),
+        tuple(rows),
+        f"{note}{_INTERVAL_NOTE if several else ''}".strip(),
+    )
 
 
 _CURVE_NOTE = (
@@ -68,19 +99,29 @@ _INTERVAL_NOTE = (
 )
 _BEST_NOTE = (
     "The highest evaluation of each run, chosen with the same episodes that score it: an optimistic number. "
-    + _INTERVAL_NOTE
 )
 
 
+def _one_run(study: Study, folder: Path) -> list[Section]:
+    (task,), (run,) = study.tasks, study.runs
+    curve = run_curve(run, task, study.metric, data_level(task, study.metric))
+    parts = [Section(task.label, (curve, result_table(run, study.metric, folder)))]
+    losses = training_charts(run, task)
+    if losses:
+        parts.append(Section("Training", tuple(losses)))
+    tables = (datasets_table(study), settings_table(run))
+    return parts + [Section(table.title, (table,)) for table in tables if table.rows]
+
+
 def _task_section(task: Task, metric: str, seed: int) -> Section:
-    last = final_table(((g.label, [g.last(metric)]) for g in task.groups), "Last evaluation", seed)
-    best = final_table(((g.label, [g.best(metric)]) for g in task.groups), "Best evaluation", seed)
-    best = Table(best.title, best.header, best.rows, _BEST_NOTE)
-    scores = {group.label: [group.last(metric)] for group in task.groups if group.runs}
-    blocks: list[Table | Chart] = [learning_curves(task, metric, seed), last, best]
-    if len(scores) > 1:
+    last = {group.label: [group.last(metric)] for group in task.groups}
+    best = {group.label: [group.best(metric)] for group in task.groups}
+    scores = {group.label: last[group.label] for group in task.counted}
+    several = any(len(group.runs) > 1 for group in task.counted)
+    blocks: list[Table | Chart] = [learning_curves(task, metric, seed), *_final_tables(last, best, seed)]
+    if len(scores) > 1 and several:
         blocks.append(_improvement(scores, seed))
-    if scores:
+    if several:
         blocks.append(
             profile_chart(task.groups, {g.label: scores.get(g.label, []) for g in task.groups}, metric, seed)
         )
@@ -107,8 +148,20 @@ def learning_curves(task: Task, metric: str, seed: int) -> Chart:
                 single if len(single) > 1 or not counted else (),
             )
         )
-    title = f"Learning curves on {task.label}"
-    return Chart(title, task.step_label, metric_title(metric), tuple(series), _CURVE_NOTE)
+    return Chart(
+        "Learning curves",
+        task.step_label,
+        metric_title(metric),
+        tuple(series),
+        _CURVE_NOTE,
+        data_level(task, metric),
+    )
+
+
+def data_level(task: Task, metric: str) -> tuple[Level, ...]:
+    """The data's own return as a line to compare with, where it is known."""
+    value = task.data_return(metric)
+    return () if value is None else (Level(f"mean of the logged data, {plain_number(value)}", value),)
 
 
 def profile_chart(
@@ -144,18 +197,11 @@ def across_tasks(study: Study, seed: int) -> list[Table | Chart]:
             groups.setdefault(group.label, group)
             last.setdefault(group.label, []).append(group.last(study.metric))
             best.setdefault(group.label, []).append(group.best(study.metric))
-    blocks: list[Table | Chart] = [final_table(last.items(), "Last evaluation, all tasks", seed)]
-    blocks.append(final_table(best.items(), "Best evaluation, all tasks", seed))
-    if any(scores for strata in last.values() for scores in strata):
+    blocks: list[Table | Chart] = [*_final_tables(last, best, seed, ", all tasks")]
+    if any(len(scores) > 1 for strata in last.values() for scores in strata):
         recolored = [replace(group, color=index) for index, group in enumerate(groups.values())]
         blocks.append(profile_chart(recolored, last, study.metric, seed))
     return blocks
-
-
-def metric_title(metric: str) -> str:
-    """The metric in words: `eval_return_mean` reads "return"."""
-    known = {"eval_return_mean": "return", SCORE: "normalised score"}
-    return known.get(metric, metric.replace("_", " "))
 
 
 def _improvement(scores: dict[str, list[list[float]]], seed: int) -> Table:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import PurePath
+from statistics import fmean
 from typing import Any
 
 from rl_training.core.algorithms import algorithm_facts
@@ -47,6 +49,10 @@ class Group:
     def best(self, metric: str) -> list[float]:
         return [point[1] for run in self.runs if (point := run.best(metric)) is not None]
 
+    def mean(self, metric: str) -> float:
+        """Mean of the last evaluations; below every number where nothing counts yet."""
+        return fmean(self.last(metric)) if self.runs else -math.inf
+
     @property
     def members(self) -> tuple[RunRecord, ...]:
         return self.runs + self.unfinished + self.repeated
@@ -54,11 +60,22 @@ class Group:
 
 @dataclass(frozen=True)
 class Task:
-    """An environment, and for methods that learn from data also the data."""
+    """An environment, and for methods that learn from data also the data; groups from the best down."""
 
     label: str
     step_label: str
     groups: tuple[Group, ...]
+
+    @property
+    def counted(self) -> list[Group]:
+        """The groups with at least one run that counts."""
+        return [group for group in self.groups if group.runs]
+
+    def data_return(self, metric: str) -> float | None:
+        """Mean return of the data on the metric's scale, over the runs that know it."""
+        runs = [run for group in self.groups for run in group.members]
+        values = [value for run in runs if (value := run.data_return(metric)) is not None]
+        return fmean(values) if values else None
 
 
 @dataclass(frozen=True)
@@ -184,13 +201,16 @@ def _groups(runs: Sequence[RunRecord], metric: str, colors: dict[str, int]) -> l
     labels = distinct_labels(titles, [settings for _, settings in methods])
     taken = {colors[label] for label in labels if label in colors}
     free = (color for color in count() if color not in taken)
+    found = [
+        Group(label, 0, settings, *_counted(members, metric))
+        for label, (_, settings), members in zip(labels, methods, by_method.values(), strict=True)
+    ]
     groups = []
-    for label, (_, settings), members in zip(labels, methods, by_method.values(), strict=True):
-        counted, unfinished, repeated = _counted(members, metric)
-        if label not in colors:  # a label keeps its colour in all tasks
-            colors[label] = next(free)
-        groups.append(Group(label, colors[label], settings, counted, unfinished, repeated))
-    return sorted(groups, key=lambda group: group.label.lower())
+    for group in sorted(found, key=lambda group: (-group.mean(metric), group.label.lower())):
+        if group.label not in colors:  # a label keeps its colour in all tasks
+            colors[group.label] = next(free)
+        groups.append(replace(group, color=colors[group.label]))
+    return groups
 
 
 def _counted(

@@ -15,7 +15,7 @@ COLORS = 8
 SIZES = {"wide": (760, 340), "narrow": (360, 290)}
 """Drawn for a desktop and for a phone: scaling one drawing would make its text unreadable on the other."""
 
-LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 62, 26, 12, 44
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,14 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Level:
+    """A value to compare with, drawn as a dashed line across the chart."""
+
+    label: str
+    value: float
+
+
+@dataclass(frozen=True)
 class Chart:
     """What a chart shows; `title` is what a screen reader says."""
 
@@ -43,16 +51,26 @@ class Chart:
     y_label: str
     series: tuple[Series, ...]
     note: str = ""
+    levels: tuple[Level, ...] = ()
+    small: bool = False
+    """Two beside each other where there is room, in place of one across the page."""
 
-    def svg(self, size: str) -> str:
-        """The drawing for one of `SIZES`."""
+    def svg(self) -> str:
+        """The drawing, for every width that it is shown at."""
+        return self._drawing("narrow") if self.small else "".join(map(self._drawing, SIZES))
+
+    def _drawing(self, size: str) -> str:
+        """The drawing in one of `SIZES`."""
         width, height = SIZES[size]
-        frame = _Frame.around(self.series, width, height)
+        frame = _Frame.around(self.series, self.levels, width, height)
         parts = [*_axes(frame, self.x_label, self.y_label)]
+        for level in self.levels:
+            parts.append(f'<path class="level" d="M{LEFT} {frame.y(level.value):.1f}H{width - RIGHT}"/>')
         for series in self.series:
             parts += [_path("thin", series.style, frame, line) for line in series.single if len(line) > 1]
         for series in self.series:
             parts += _drawn(series, frame)
+        size = "small" if self.small else size
         shape = f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(self.title)}"'
         return f'<svg class="{size}" {shape}>{"".join(parts)}</svg>'
 
@@ -67,8 +85,8 @@ class _Frame:
     height: int
 
     @classmethod
-    def around(cls, series: Iterable[Series], width: int, height: int) -> _Frame:
-        xs, ys = [], []
+    def around(cls, series: Iterable[Series], levels: Iterable[Level], width: int, height: int) -> _Frame:
+        xs, ys = list[float](), [level.value for level in levels]
         for each in series:
             for line in (each.line, *each.single):
                 xs += [x for x, _ in line]
@@ -116,8 +134,9 @@ def _axes(frame: _Frame, x_label: str, y_label: str) -> Iterable[str]:
     yield f'<path class="axis" d="M{LEFT} {TOP}V{base}H{right}"/>'
     middle = (LEFT + right) / 2
     yield f'<text class="label middle" x="{middle:.0f}" y="{frame.height - 6}">{escape(x_label)}</text>'
-    turned = f'transform="translate(14 {(TOP + base) / 2:.0f}) rotate(-90)"'
-    yield f'<text class="label middle" {turned}>{escape(y_label)}</text>'
+    if y_label:
+        turned = f'transform="translate(14 {(TOP + base) / 2:.0f}) rotate(-90)"'
+        yield f'<text class="label middle" {turned}>{escape(y_label)}</text>'
 
 
 def _drawn(series: Series, frame: _Frame) -> Iterable[str]:

@@ -50,7 +50,7 @@ def throughput_table(study: Study) -> Table:
         for group in task.groups:
             timed = [(run.seconds, number(run.metrics.get("global_step"))) for run in group.runs]
             rates = [steps / seconds for seconds, steps in timed if seconds and steps]
-            updates = [rate for run in group.runs if (rate := _updates_per_second(run)) is not None]
+            updates = [rate for run in group.runs if (rate := updates_per_second(run)) is not None]
             rows.append(
                 (
                     group.label,
@@ -68,7 +68,8 @@ def throughput_table(study: Study) -> Table:
     return Table("Throughput", header, tuple(rows), note)
 
 
-def _updates_per_second(run: RunRecord) -> float | None:
+def updates_per_second(run: RunRecord) -> float | None:
+    """Median over the log lines of the run."""
     rates = [rate for _, rate in run.series("updates_per_second", kind="train")]
     return median(rates) if rates else None
 
@@ -86,11 +87,14 @@ def datasets_table(study: Study) -> Table:
 
 
 def runs_table(study: Study, folder: Path) -> Table:
-    rows = []
+    """All runs, from the best configuration down; the column of best evaluations only where it says more."""
+    rows: list[tuple[Cell, ...]] = []
+    higher = any((best := run.best(study.metric)) and best[1] != run.last(study.metric) for run in study.runs)
     for task in study.tasks:
         for group in task.groups:
             for run in group.members:
-                best = run.best(study.metric)
+                last, best = run.last(study.metric), run.best(study.metric)
+                told = "–" if best is None else f"{plain_number(best[1])} at {best[0]:,}"
                 rows.append(
                     (
                         Link(run.name, os.path.relpath(run.path.resolve(), folder.resolve())),
@@ -98,11 +102,11 @@ def runs_table(study: Study, folder: Path) -> Table:
                         show_value(run.seed),
                         _status(run, group),
                         f"{run.last_step:,}",
-                        _optional(run.last(study.metric)),
-                        "–" if best is None else f"{plain_number(best[1])} at {best[0]:,}",
+                        "–" if last is None else plain_number(last),
+                        *(["as last" if best and best[1] == last else told] if higher else []),
                     )
                 )
-    header = ("run", "configuration", "seed", "state", "steps", "last", "best")
+    header = ("run", "configuration", "seed", "state", "steps", "last", *(["best"] if higher else []))
     note = "Runs that are not finished, or that repeat a seed, are shown here and left out of the statistics."
     return Table("Runs", header, tuple(rows), note)
 
@@ -113,10 +117,6 @@ def _status(run: RunRecord, group: Group) -> str:
     if run in group.unfinished:
         return f"{run.stop_reason}, left out" if not run.finished else "not evaluated, left out"
     return run.stop_reason
-
-
-def _optional(value: float | None) -> str:
-    return "–" if value is None else plain_number(value)
 
 
 def plain_number(value: float) -> str:

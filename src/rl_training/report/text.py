@@ -11,15 +11,18 @@ from urllib.parse import quote
 from rl_training.report.sections import Section
 from rl_training.report.statistics import STATISTICS, Estimate, estimate
 from rl_training.report.study import Study
+from rl_training.report.summary import Head
 from rl_training.report.tables import Cell, Link, Table, bounds, plain_number
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>|#~&])")
 _CSV_HEADER = ("task", "configuration", "metric", "evaluation", "runs", "statistic", "value", "low", "high")
 
 
-def render_markdown(title: str, subtitle: str, parts: Sequence[Section]) -> str:
-    """Title and tables; the charts are left to the HTML page."""
-    lines = [f"# {_text(title)}", "", _text(subtitle), ""]
+def render_markdown(head: Head, parts: Sequence[Section]) -> str:
+    """Title, verdict and tables; the charts are left to the HTML page."""
+    lines = [f"# {_text(head.title)}", ""]
+    for sentence in (*head.verdict, *head.facts):
+        lines += [_text(sentence), ""]
     for part in parts:
         lines += [f"## {_text(part.title)}", ""]
         for table in part.blocks:

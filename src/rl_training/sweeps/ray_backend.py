@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.extras import install_hint
 from rl_training.runtime.signals import orderly_stop
 from rl_training.sweeps.plan import Task
 
@@ -61,7 +62,7 @@ def _connected_ray(address: str | None) -> Any:
     try:
         import ray
     except ImportError:
-        raise ConfigError("backend ray needs the ray package: pip install 'rl-training[sweep]'") from None
+        raise ConfigError(f"backend ray needs the ray package: {install_hint('sweep')}") from None
     try:
         if address is None:
             # A Ray of our own: its workers import this very package, also from a checkout.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rl_training.core.atomic import write_text_atomic
 from rl_training.core.config_files import config_to_yaml
 from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.extras import install_hint
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.experiment.runs import directory_name
 from rl_training.experiment.training import run_name
@@ -185,7 +186,7 @@ def open_study(folder: Path, settings: TuneConfig) -> optuna.Study:
     try:
         import optuna
     except ImportError:
-        raise ConfigError("tune needs the optuna package: pip install 'rl-training[sweep]'") from None
+        raise ConfigError(f"tune needs the optuna package: {install_hint('sweep')}") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     folder.mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(

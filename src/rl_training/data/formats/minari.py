@@ -10,6 +10,7 @@ import numpy as np
 
 from rl_training.config.data_fields import DatasetSource
 from rl_training.core.errors import DataError
+from rl_training.core.extras import install_hint
 from rl_training.core.spaces import Spaces
 from rl_training.data.data_info import DataInfo, ReferenceReturns
 from rl_training.data.episode_log import EpisodeLog
@@ -190,9 +191,7 @@ def import_minari() -> Any:
     try:
         import minari
     except ImportError:
-        raise DataError(
-            "Minari datasets need minari; install it with: pip install 'rl-training[minari]'"
-        ) from None
+        raise DataError(f"Minari datasets need minari; {install_hint('minari')}") from None
     return minari
 
 

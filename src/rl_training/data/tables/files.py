@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.core.errors import DataError
+from rl_training.core.extras import install_hint
 
 KIND_OF_ENDING = {
     ".csv": "csv",
@@ -75,7 +76,6 @@ def import_pyarrow() -> Any:
         import pyarrow
     except ImportError:
         raise DataError(
-            "tables (CSV, Parquet, Feather, JSON lines, data frames) need pyarrow; install it with: "
-            "pip install 'rl-training[parquet]', or '.[parquet]' from a checkout"
+            f"tables (CSV, Parquet, Feather, JSON lines, data frames) need pyarrow; {install_hint('parquet')}"
         ) from None
     return pyarrow
