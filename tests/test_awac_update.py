@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from rl_training.models.gaussian_policies import SigmoidStdGaussian, UnboundedGaussian
 from torch import Tensor
 
 import learner_checks as checks
@@ -17,7 +18,6 @@ from rl_training.algorithms import AWAC, AWACAlgorithm, awac_loss
 from rl_training.algorithms.advantage_weights import exp_weights, softmax_weights, weighted_regression
 from rl_training.algorithms.learner import unpack_noise
 from rl_training.models import MLPAWACModel, MLPSACModel
-from rl_training.models.gaussian_policies import SigmoidStdGaussian, UnboundedGaussian
 
 RLKIT: dict[str, Any] = {"weighting": "softmax", "temperature": 2.0, "update_order": "together"}
 RLKIT |= {"actor_weight_decay": 1e-4, "baseline": "mean_action", "max_advantage": 0.5}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rl_training.policies.extract import acting_actor, policy_graph
 
 import rl_training
 from rl_training import algorithms
@@ -26,7 +27,6 @@ from rl_training.experiment.seed_scores import mean_interval, student_interval
 from rl_training.experiment.workflows import evaluate_checkpoint, load_policy_from_checkpoint
 from rl_training.models import MLPSACModel
 from rl_training.policies import onnx_export
-from rl_training.policies.extract import acting_actor, policy_graph
 from rl_training.policies.loading import load_policy
 from rl_training.policies.policy import Policy
 from rl_training.policies.torchscript_export import METADATA_FILE, open_torchscript, quiet_deprecation

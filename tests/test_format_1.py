@@ -54,4 +54,6 @@ def test_its_settings_have_todays_names() -> None:
 
 def test_it_exports(tmp_path: Path) -> None:
     file = export_checkpoint(FOLDER / "crr.safetensors", tmp_path / "crr.onnx")
-    np.testing.assert_allclose(load_policy(file).predict(OBS), EXPECTED["files"]["crr.safetensors"], atol=1e-5)
+    np.testing.assert_allclose(
+        load_policy(file).predict(OBS), EXPECTED["files"]["crr.safetensors"], atol=1e-5
+    )

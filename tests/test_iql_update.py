@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from rl_training.models.gaussian_policies import TanhMeanGaussian
 from torch import Tensor
 
 import learner_checks as checks
@@ -16,7 +17,6 @@ from rl_training.algorithms import IQL, IQLAlgorithm, iql_loss, losses
 from rl_training.algorithms.advantage_weights import exp_weights, expectile_loss, weighted_regression
 from rl_training.core.transforms import return_range_scale
 from rl_training.models import MLPIQLModel
-from rl_training.models.gaussian_policies import TanhMeanGaussian
 from rl_training.models.layers import MLP, dropout_scale
 
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rl_training.policies.graph import Layer, PolicyGraph, Spread
+from rl_training.policies.policy_file import light_policy_bytes
 from safetensors.numpy import save_file
 
 import rl_training
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import Spaces
 from rl_training.experiment.exporting import export_checkpoint
-from rl_training.policies.graph import Layer, PolicyGraph, Spread
 from rl_training.policies.light_policy import LightPolicy
 from rl_training.policies.loading import load_policy
-from rl_training.policies.policy_file import light_policy_bytes
 from rl_training.policies.policy_metadata import METADATA_KEY
 from support import ROOT, tiny_config, train
 

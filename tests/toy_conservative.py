@@ -1,10 +1,10 @@
 """Critics with a handful of numbers and batches to train them on, for tests with known answers."""
 
 import torch
+from rl_training.models.mlp_sac import MLPSACModel
 from torch import Tensor, nn
 
 from rl_training.algorithms.cql import CQL
-from rl_training.models.mlp_sac import MLPSACModel
 
 
 def doubles(values: object) -> Tensor:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from rl_training.models.base import PolicyModel
 from torch import Tensor
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.sac import SAC
-from rl_training.models.base import PolicyModel
 
 Rows = dict[str, Tensor]
 
