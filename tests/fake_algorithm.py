@@ -1,23 +1,20 @@
 """An algorithm that learns nothing and writes down everything, made with the doors that anyone may use.
 
 Its actor says how many updates were made: the deterministic action is 1/4 + updates / 1024, the drawn one
-1/2 + updates / 1024, in [-1, 1]. Its environment says where it is: (number of the environment, episode,
-time), with actions in [-2, 2]. So every number that a run gives can be written down beforehand.
+1/2 + updates / 1024, in [-1, 1]. So every number that a run in a `World` gives is known beforehand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
+from fake_world import World, numbered_rows
 from rl_training.algorithms import Recipe
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
 from rl_training.algorithms.results import UpdateResult
@@ -48,7 +45,7 @@ class Level(Actor):
         self.updates = nn.Parameter(torch.zeros(()), requires_grad=False)
 
     def mode(self, obs: Tensor) -> Tensor:
-        return 0.0 * obs[..., :1] + MODE + self.updates * PER_UPDATE
+        return 0.0 * obs[..., :1] + MODE + self.updates[..., None, None] * PER_UPDATE
 
     def draw(self, obs: Tensor, noise: Tensor) -> Tensor:
         return self.mode(obs) + (DRAWN - MODE)
@@ -119,65 +116,6 @@ class FakeOnlineConfig(LearnerConfig, NetworkConfig, OnlineFields):
 
 OFFLINE = Recipe(name="fake_offline", learner=Fake, model=FakeModel, settings=FakeOfflineConfig)
 ONLINE = Recipe(name="fake_online", learner=Fake, model=FakeModel, settings=FakeOnlineConfig)
-
-
-class Ticker(gym.Env[Any, Any]):
-    """Observes (number, episode, time); every episode lasts `length` steps, odd ones end by themselves."""
-
-    def __init__(self, world: World) -> None:
-        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
-        self.action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
-        self.world, self.number, self.episode = world, -1, -1
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        if self.number < 0:
-            self.number = self.world.environments
-            self.world.environments += 1
-        place = self.world.places.setdefault(seed, (self.number, self.episode + 1))
-        (self.number, self.episode), self.time = place, 0
-        self.world.seeds.append((self.number, seed))
-        return self.seen(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.time += 1
-        self.world.played.append((self.number, float(action[0])))
-        over, terminates = self.time == self.world.length, self.episode % 2 == 1
-        return self.seen(), self.world.reward(self, float(action[0])), over and terminates, over, {}
-
-    def seen(self) -> Any:
-        return np.array([self.number, self.episode, self.time], dtype=np.float32)
-
-
-@dataclass
-class World:
-    """Makes environments, numbered by their first reset, and writes down what happens in them."""
-
-    length: int = 3
-    reward: Callable[[Ticker, float], float] = lambda env, action: 10.0 * env.episode + env.time
-    environments: int = 0
-    places: dict[int | None, tuple[int, int]] = field(default_factory=dict)
-    """(environment, episode) that a seed has led to, and leads to again"""
-    seeds: list[tuple[int, int | None]] = field(default_factory=list)
-    """(environment, seed) of every reset"""
-    played: list[tuple[int, float]] = field(default_factory=list)
-    """(environment, action) of every step"""
-
-    def make(self) -> Ticker:
-        return Ticker(self)
-
-
-def by_action(env: Ticker, action: float) -> float:
-    """A reward that tells which policy acted."""
-    return action
-
-
-def numbered_rows(count: int = 20) -> TransitionDataset:
-    """Row i has the observation (i, 0, 0) and the reward i; four rows make an episode."""
-    numbers = np.arange(count, dtype=np.float32)
-    obs = np.stack([numbers, np.zeros_like(numbers), np.zeros_like(numbers)], axis=1)
-    ends = (np.arange(count) % 4 == 3).astype(np.float32)
-    actions = np.linspace(-1.0, 1.0, count, dtype=np.float32)[:, None]
-    return TransitionDataset(obs, actions, numbers, obs + 1.0, np.zeros_like(ends), truncations=ends)
 
 
 class Witness(Callback):

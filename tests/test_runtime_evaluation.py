@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fake_algorithm import Scripted, Story, World, by_action, go_on, offline, online
+from fake_algorithm import Scripted, Story, go_on, offline, online
+from fake_world import World, by_action
 from rl_training.core.checkpoints import load_checkpoint, read_header
 from rl_training.experiment.workflows import evaluate_checkpoint
 from rl_training.runtime.callbacks.base import Callback, Interval

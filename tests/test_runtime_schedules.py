@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fake_algorithm import Story, World, fake_config, go_on, numbered_rows, offline, online
+from fake_algorithm import Story, fake_config, go_on, offline, online
+from fake_world import World, numbered_rows
 from rl_training.core.checkpoints import load_checkpoint
 from rl_training.core.errors import ConfigError
 from rl_training.core.train_config import TrainConfig

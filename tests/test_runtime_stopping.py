@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fake_algorithm import Scripted, Story, World, fake_config, go_on, offline, online
+from fake_algorithm import Scripted, Story, fake_config, go_on, offline, online
+from fake_world import World
 from rl_training.core.errors import ConfigError
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
