@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-DIFFERS, REFUSED, ALLOWED = "differs", "refused", "allowed"
-"""Felt in what comes out, as an error that names the setting, or as the end of such an error."""
+DIFFERS, REFUSED, ALLOWED, SOUGHT = "differs", "refused", "allowed", "sought"
+"""Felt in what comes out, as an error that names the setting where there was none, as the end of such an error,
+or as an error that says what was looked for."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ OFFLINE: dict[str, Felt] = {
     "max_epochs": to(1),
     "dataset_kind": to("npz", dataset_path="returns.npz", dataset_size=None),
     "dataset_path": to("other.npz", **FILE),
-    "dataset_id": to("made/up-v1", how=REFUSED, dataset_kind="minari", dataset_path="."),
+    "dataset_id": to("made/up-v1", how=SOUGHT, dataset_kind="minari", dataset_path="."),
     "dataset_size": to(8),
     "dataset_seed": to(1),
     "dataset_checkpoint": to("other_run", **ROLLED_OUT),

@@ -15,7 +15,7 @@ from torch import Tensor
 import felt_settings
 from fake_algorithm import FakeOfflineConfig, FakeOnlineConfig, Witness, fake_config, offline
 from fake_world import World, by_action
-from felt_settings import DIFFERS, REFUSED, Felt
+from felt_settings import DIFFERS, REFUSED, SOUGHT, Felt
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.data_fields import DatasetPart
 from rl_training.config.run_fields import EarlyStoppingConfig
@@ -210,7 +210,10 @@ def test_a_setting_of_a_run_is_felt(kind: str, name: str, place: Path) -> None:
 def assert_felt(
     kind: str, place: Path, felt: Felt, base: dict[str, Any], changed: dict[str, Any], name: str
 ) -> None:
-    if felt.how != DIFFERS:
+    if felt.how == SOUGHT:
+        with pytest.raises(UserError, match=changed[name]):
+            tell(kind, place / "changed", changed)
+    elif felt.how != DIFFERS:
         refused, other = (changed, base) if felt.how == REFUSED else (base, changed)
         with pytest.raises(UserError, match=name):
             tell(kind, place / "base", refused)
