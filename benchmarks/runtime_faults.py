@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -16,13 +14,6 @@ class Fault:
     old: str
     new: str
     first: str
-
-    def apply(self, source: Path) -> None:
-        path = source / "rl_training" / self.file
-        text = path.read_text(encoding="utf-8")
-        if text.count(self.old) != 1:
-            sys.exit(f"{self.file}: expected once, found {text.count(self.old)} times: {self.old!r}")
-        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
 
 
 LOOP, SCHEDULE = "runtime/loop.py", "runtime/callbacks/schedule.py"

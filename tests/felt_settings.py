@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DIFFERS, REFUSED, ALLOWED, SOUGHT = "differs", "refused", "allowed", "sought"
-"""Felt in what comes out, as an error that names the setting where there was none, as the end of such an error,
+"""Felt in what comes out, as an error that names the setting, as the end of such an error,
 or as an error that says what was looked for."""
 
 

@@ -1,6 +1,7 @@
 """The version of the package, written once."""
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 VERSION = "0.1.0"
@@ -8,10 +9,14 @@ VERSION = "0.1.0"
 
 def library_versions() -> dict[str, str]:
     """The versions that a result depends on, read without importing the libraries."""
-    versions = {"python": platform.python_version(), "rl_training": VERSION}
-    for package in ("torch", "numpy", "gymnasium"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
+    packages = {name: installed_version(name) for name in ("torch", "numpy", "gymnasium")}
+    return {"python": platform.python_version(), "rl_training": VERSION, **packages}
+
+
+@cache
+def installed_version(package: str) -> str:
+    """Read once per process: every checkpoint asks, and each answer parses a long file."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
