@@ -319,4 +319,35 @@ FAULTS = [
         "own = run.logged",
         "callbacks",
     ),
+    Fault(
+        "resume: results forgotten", TRAINING, 'run.results = dict(saved["results"])', "pass", "evaluation"
+    ),
+    Fault(
+        "resume: batches begin anew",
+        LOOP,
+        'self.batches.load_state_dict(state["streams"]["batches"])',
+        "pass",
+        "evaluation",
+    ),
+    Fault(
+        "resume: episodes not yet logged are forgotten",
+        ONLINE,
+        'self.episodes = [[FinishedEpisode(ret, length) for ret, length in state["unlogged_episodes"]]]',
+        "self.episodes = [[]]",
+        "collection",
+    ),
+    Fault(
+        "compile: online updates counted as steps",
+        TRAINING,
+        "phase.steps * phase.updates_per_step",
+        "phase.steps",
+        "compiling",
+    ),
+    Fault(
+        "compile: a resumed run chooses anew",
+        "runtime/compiling.py",
+        "        wanted = stored\n",
+        "        pass\n",
+        "compiling",
+    ),
 ]

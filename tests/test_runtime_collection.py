@@ -9,6 +9,10 @@ import pytest
 
 from fake_algorithm import DRAWN, PER_UPDATE, Story, go_on, online
 from fake_world import World
+from rl_training.experiment.logging import read_metrics
+from rl_training.experiment.workflows import resume_training
+from rl_training.runtime.callbacks.base import Callback
+from rl_training.runtime.run import Run
 
 pytestmark = pytest.mark.usefixtures("fake_algorithms")
 
@@ -214,3 +218,23 @@ def test_an_episode_under_way_keeps_its_return_over_a_resume(tmp_path: Path) -> 
     second = go_on(first, 6, world=world)
     assert [row["rollout_return_mean"] for row in second.rows("collect")] == [6.0, 36.0]
     assert second.steps == [6]
+
+
+class Break(Callback):
+    """Ends the process, as it were, after the fifth step."""
+
+    def on_step_end(self, run: Run) -> None:
+        if run.global_step == 5:
+            raise RuntimeError("power cut")
+
+
+def test_episodes_not_yet_logged_are_in_the_first_row_after_a_crash(tmp_path: Path) -> None:
+    """Saved at 4, broken at 5, gone on from 4: the returns 6 (step 3) and 36 (step 6) are in one row."""
+    world = World()
+    with pytest.raises(RuntimeError, match="power cut"):
+        online(tmp_path, world=world, total_timesteps=6, checkpoint_interval=4, callbacks=[Break()])
+    result = resume_training(next(tmp_path.iterdir()), env=world.make, quiet=True)
+    rows = [row for row in read_metrics(result.run_dir) if row["kind"] == "collect"]
+    assert [(row["step"], row["rollout_return_mean"], row["rollout_episodes"]) for row in rows] == [
+        (6, 21.0, 2.0)
+    ]

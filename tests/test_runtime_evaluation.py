@@ -75,6 +75,14 @@ def test_evaluation_leaves_training_alone(tmp_path: Path) -> None:
         assert [update.rows for update in story.seen] == [[7, 13, 19, 12], [9, 11, 18, 9]]
 
 
+def test_a_resumed_run_goes_on_with_the_very_next_batch(tmp_path: Path) -> None:
+    first = offline(tmp_path, total_timesteps=1)
+    assert [update.rows for update in (*first.seen, *go_on(first, 2).seen)] == [
+        [7, 13, 19, 12],
+        [9, 11, 18, 9],
+    ]
+
+
 def test_a_checkpoint_is_evaluated_as_the_run_was(tmp_path: Path) -> None:
     world = World(reward=by_action)
     story = offline(tmp_path, world=world, total_timesteps=4, eval_episodes=2)

@@ -188,10 +188,11 @@ def tell(kind: str, root: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def place(tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch, fake_algorithms: None) -> Path:
-    """A working directory beside the data files, a cache of its own, and no tracker installed."""
+    """A working directory beside the data files, a cache of its own, a compiler, and no tracker."""
     monkeypatch.chdir(files)
     monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "changed" / "cache"))
     monkeypatch.setitem(sys.modules, "mlflow", None)
+    monkeypatch.setattr("rl_training.runtime.compiling.missing_for_compiling", lambda device_type: None)
     for name, updates in (("some_run", 1), ("other_run", 200)):
         if not Path(name).exists():
             offline(files, total_timesteps=updates).result.run_dir.rename(name)
