@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import losses
@@ -62,6 +63,13 @@ def bc_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
 
 class BCRunConfig(BCNetworkConfig, LearnerConfig, OfflineFields):
     """Every setting of a BC run."""
+
+    @model_validator(mode="after")
+    def _there_are_no_critics(self) -> Self:
+        for name in type(self).model_fields:
+            if name.startswith("critic_") and getattr(self, name) is not None:
+                raise ValueError(f"{name} must be null (bc has no critics), got {getattr(self, name)!r}")
+        return self
 
 
 RECIPE = Recipe(

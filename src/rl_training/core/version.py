@@ -1,6 +1,7 @@
 """The version of the package, written once."""
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from rl_training.core import amd_mkl
@@ -13,10 +14,15 @@ def library_versions() -> dict[str, str]:
 
     `mkl_path` is there only where the products were taken another way than usual, which changes rounding.
     """
-    versions = {"python": platform.python_version(), "rl_training": VERSION}
-    for package in ("torch", "numpy", "gymnasium"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions | ({"mkl_path": "amd"} if amd_mkl.active() else {})
+    packages = {name: installed_version(name) for name in ("torch", "numpy", "gymnasium")}
+    path = {"mkl_path": "amd"} if amd_mkl.active() else {}
+    return {"python": platform.python_version(), "rl_training": VERSION, **packages, **path}
+
+
+@cache
+def installed_version(package: str) -> str:
+    """Read once per process: every checkpoint asks, and each answer parses a long file."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -94,6 +94,7 @@ class Trainer:
     def train(self) -> None:
         """Run all phases to their end, or until every run has asked to stop."""
         self._each("on_train_start")
+        self._keep_to_budget()  # a resumed run may have spent it already
         while not self._stopped() and (phase := self._current_phase()) is not None:
             self._each("on_step_start")
             self._advance(phase)
@@ -166,9 +167,12 @@ class Trainer:
             counters.due_updates -= 1
             counters.gradient_steps += result.num_gradient_steps
             self._each("on_update_end", result)
-            if self.update_budget is not None and counters.gradient_steps >= self.update_budget:
-                for run in self.runs:
-                    run.request_stop("update budget reached")
+            self._keep_to_budget()
+
+    def _keep_to_budget(self) -> None:
+        if self.update_budget is not None and self.counters.gradient_steps >= self.update_budget:
+            for run in self.runs:
+                run.request_stop("update budget reached")
 
     def sample(self, source: BatchSource) -> dict[str, Tensor]:
         """A batch of rows drawn with replacement, `[*S, B, …]`."""

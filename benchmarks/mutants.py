@@ -1,0 +1,91 @@
+"""Do the runtime's tests notice when the runtime is wrong? Plants faults, one at a time, and runs the tests.
+
+    python benchmarks/mutants.py            all faults
+    python benchmarks/mutants.py patience   those whose description holds a word
+
+Every fault is applied to a copy of `src`; the tests of the runtime run against the copy. A fault that they
+do not notice survives, and makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from runtime_faults import FAULTS, Fault
+
+ROOT = Path(__file__).parents[1]
+TESTS = ("schedules", "stopping", "collection", "evaluation", "callbacks", "compiling", "settings")
+"""`tests/test_runtime_<name>.py`"""
+
+
+def main(words: list[str]) -> int:
+    chosen = [fault for fault in FAULTS if all(word in fault.breaks for word in words)]
+    survived = 0
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        for fault in chosen:
+            with planted(fault, source):
+                pass  # so that a text which is not there is found now and not after an hour
+        if not words and (failed := failing_test(source, TESTS)):
+            sys.exit(f"{failed} fails without any fault: mend that first")
+        for fault in chosen:
+            started = time.perf_counter()
+            with planted(fault, source):
+                others = [name for name in TESTS if name != fault.first]
+                failed = failing_test(source, [fault.first]) or failing_test(source, others)
+            survived += failed is None
+            verdict = f"killed by {failed}" if failed else "SURVIVED"
+            print(
+                f"{time.perf_counter() - started:4.0f} s  {fault.breaks} ({fault.file}): {verdict}",
+                flush=True,
+            )
+    print(f"{len(chosen) - survived} of {len(chosen)} faults killed")
+    return 1 if survived else 0
+
+
+@contextmanager
+def planted(fault: Fault, source: Path) -> Iterator[None]:
+    """The sources with this fault in them."""
+    path = source / "rl_training" / fault.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(fault.old) != 1:
+        sys.exit(f"{fault.file}: expected once, found {text.count(fault.old)} times: {fault.old!r}")
+    path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def failing_test(source: Path, names: Sequence[str]) -> str | None:
+    """The first test that fails on these sources."""
+    # The project's own `pythonpath` would put the sound sources first.
+    options = ["-x", "-q", "-rf", "-p", "no:cacheprovider", "-o", f"pythonpath={source}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *(f"tests/test_runtime_{name}.py" for name in names)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        return None
+    failed = re.search(r"^FAILED tests/test_runtime_\w+\.py::(.+?)(?: - |$)", done.stdout, re.MULTILINE)
+    if failed is None:
+        sys.exit(f"the tests could not run:\n{done.stdout}{done.stderr}")
+    return failed[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
