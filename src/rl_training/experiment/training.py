@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from rl_training.experiment.metrics_log import MetricsLog, Progress
 from rl_training.experiment.runs import create_run_dir
 from rl_training.experiment.saving import Checkpoints
 from rl_training.experiment.trackers import open_trackers
+from rl_training.models.networks import NETWORKS
+from rl_training.policies.tracing import export_problem
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.callbacks.evaluation import EarlyStopping, Evaluation
 from rl_training.runtime.callbacks.schedule import LearningRateSchedule
@@ -146,7 +149,37 @@ def build_learner(plan: Plan, source: RunSource, device: torch.device) -> Learne
     check_schedule_group(plan, learners[0])
     for learner in learners:
         learner.policy.set_units(source.spaces, source.observation_steps)
+    check_network(learners[0], stacked=len(learners) > 1)
     return learners[0] if len(learners) == 1 else stack_learners(learners)
+
+
+def check_network(learner: Learner, *, stacked: bool) -> None:
+    """What a network of somebody else cannot do is said before it is trained, not after."""
+    network = learner.model.actor.net.plan.network
+    if NETWORKS.package_of(network) is None:
+        return
+    if stacked and not stacks(learner):
+        raise ConfigError(
+            f"network {network!r} cannot be stacked, its numbers mix seeds: train the seeds one by one, or "
+            "build its layers with self.layer"
+        )
+    problem = export_problem(learner.policy)
+    if problem is not None:
+        warnings.warn(f"{problem}; the policy will act from its checkpoints only", stacklevel=2)
+
+
+def stacks(learner: Learner) -> bool:
+    """Whether two copies of a learner's actor, stacked, act as each does alone."""
+    actor = learner.model.actor
+    obs = torch.linspace(-1.0, 1.0, 5 * actor.obs_dim, device=learner.device).reshape(5, actor.obs_dim)
+    pair = stack_learners([learner, learner]).model.actor
+    with torch.no_grad():
+        alone = actor.mode(obs)
+        try:
+            together = pair.mode(torch.stack([obs, obs]))
+        except RuntimeError:
+            return False
+    return together.shape == (2, *alone.shape) and torch.allclose(together[1], alone, atol=1e-5)
 
 
 def check_schedule_group(plan: Plan, learner: Learner) -> None:

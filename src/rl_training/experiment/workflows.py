@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy.typing as npt
 
+from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.checkpoints import (
     CHECKPOINT_FOLDER,
     load_run_state,
@@ -22,6 +23,7 @@ from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.training import train
+from rl_training.policies.packing import missing_part
 from rl_training.policies.saved import NOT_FOR_ACTING, load_saved_policy, policy_of_state
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.callbacks.evaluation import eval_metrics
@@ -106,6 +108,8 @@ def refuse_import(env_id: str) -> str:
 
 def saved_config(state: Mapping[str, Any]) -> TrainConfig:
     """The config a checkpoint was written with, checked against this version's settings."""
+    if state["algo"] not in ALGORITHMS:
+        raise CheckpointError(missing_part("algorithm", state["algo"], state["algo_package"]))
     try:
         return parse_config(state["config"])
     except ConfigError as problem:

@@ -247,4 +247,11 @@ def build_network(
     chosen = NETWORKS.get(plan.network)
     known = chosen.options_class.model_fields
     options = {name: value for name, value in plan.options.items() if name in known}
-    return chosen(in_features, out_features, plan.replace(options=options), lead, generator=generator)
+    made = chosen(in_features, out_features, plan.replace(options=options), lead, generator=generator)
+    for name, parameter in made.named_parameters():
+        if parameter.shape[: len(lead)] != tuple(lead):
+            raise ConfigError(
+                f"network {plan.network!r} cannot be one of an ensemble: its parameter {name} has shape "
+                f"{tuple(parameter.shape)} without the leading {tuple(lead)}; build layers with self.layer"
+            )
+    return made

@@ -13,7 +13,7 @@ from rl_training.config.data_fields import DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.data import DataInfo
 from rl_training.data.episode_log import EpisodeLog
-from rl_training.data.formats import Format
+from rl_training.data.formats import Format, has_ending
 from rl_training.data.reading import Target
 
 
@@ -51,4 +51,4 @@ def parse(line: str, path: Path, number: int) -> tuple[list[float], list[float],
         ) from None
 
 
-FORMAT = Format(read=read, suffixes=(".steps",))
+FORMAT = Format(read=read, suffixes=(".steps",), recognise=has_ending(".steps"))
