@@ -76,8 +76,11 @@ def test_perfect_values_need_no_weights(ends: str) -> None:
 
 
 def test_sample_sizes_do_not_overflow() -> None:
-    weights = cumulative_weights([np.full(3, 200.0), np.full(3, 200.0), np.full(3, -200.0)])
-    np.testing.assert_allclose(effective_sample_sizes(weights), [2.0, 2.0, 2.0])
+    ratios = [np.full(3, 400.0), np.full(3, 400.0), np.full(3, -400.0)]
+    np.testing.assert_allclose(effective_sample_sizes(ratios), [2.0, 2.0, 2.0])
+    found = importance_estimates([np.ones(3)] * 3, ratios, gamma=1.0)
+    assert found["wis"] == found["wpdis"] == pytest.approx(3.0)
+    assert found["is"] > 1e300
 
 
 def test_clipping_says_how_much_it_clipped() -> None:

@@ -17,6 +17,9 @@ from rl_training.core.errors import DataError
 Float64Array = npt.NDArray[np.float64]
 PerEpisode = Sequence[npt.ArrayLike]
 
+LARGEST_LOG_WEIGHT = 700.0
+"""exp of more is infinite in double precision."""
+
 
 # A functional definition, because `is` cannot be written as an attribute.
 ImportanceEstimates = TypedDict(
@@ -31,17 +34,18 @@ def importance_estimates(rewards: PerEpisode, log_ratios: PerEpisode, *, gamma: 
     `is` and `wis` weigh whole episodes, `pdis` and `wpdis` each reward by the actions up to it; the w-forms
     divide by the mean weight. An episode that has ended keeps its last weight in those means.
     """
-    earned, weights = _table(rewards, "rewards"), cumulative_weights(log_ratios)
     _same_lengths(rewards, log_ratios=log_ratios)
+    earned, weights, shares = _table(rewards, "rewards"), cumulative_weights(log_ratios), shared(log_ratios)
     discounts = gamma ** np.arange(earned.shape[1])
-    returns, last = earned @ discounts, weights[:, -1]
-    mean_weights = weights.mean(axis=0)
+    returns = earned @ discounts
+    with np.errstate(over="ignore"):  # a weight beyond all bounds is shown as infinite
+        whole, per_decision = (weights[:, -1] * returns).mean(), ((weights * earned) @ discounts).mean()
     return {
-        "is": float((last * returns).mean()),
-        "wis": _ratio(float((last * returns).mean()), float(last.mean())),
-        "pdis": float(((weights * earned) @ discounts).mean()),
-        "wpdis": float(_ratios((weights * earned).mean(axis=0), mean_weights) @ discounts),
-        "effective_sample_size": float(effective_sample_sizes(weights)[-1]),
+        "is": float(whole),
+        "wis": float(shares[:, -1] @ returns),
+        "pdis": float(per_decision),
+        "wpdis": float((shares * earned).sum(axis=0) @ discounts),
+        "effective_sample_size": float(effective_sample_sizes(log_ratios)[-1]),
     }
 
 
@@ -61,7 +65,7 @@ def weighted_doubly_robust(
     state at which it was cut off.
     """
     _same_lengths(rewards, log_ratios=log_ratios, q_values=q_values, state_values=state_values)
-    earned, weights = _table(rewards, "rewards"), cumulative_weights(log_ratios)
+    earned, shares = _table(rewards, "rewards"), shared(log_ratios)
     q, values = _table(q_values, "q_values"), _table(state_values, "state_values")
     count, longest = earned.shape
     last = np.array([np.size(each) for each in rewards]) - 1
@@ -69,19 +73,27 @@ def weighted_doubly_robust(
     following[np.arange(count), last] = 0.0 if final_values is None else np.asarray(final_values, np.float64)
     running = np.arange(longest) <= last[:, None]
     surprise = np.where(running, earned + gamma * following - q, 0.0)
-    corrections = _ratios((weights * surprise).mean(axis=0), weights.mean(axis=0))
+    corrections = (shares * surprise).sum(axis=0)
     return float(values[:, 0].mean() + corrections @ gamma ** np.arange(longest))
 
 
 def cumulative_weights(log_ratios: PerEpisode) -> Float64Array:
     """exp of the running sums, `[episodes, longest]`; frozen after an episode's end."""
-    return np.exp(np.cumsum(_table(log_ratios, "log_ratios"), axis=1))
+    return np.exp(np.minimum(_running_sums(log_ratios), LARGEST_LOG_WEIGHT))
 
 
-def effective_sample_sizes(weights: Float64Array) -> Float64Array:
+def shared(log_ratios: PerEpisode) -> Float64Array:
+    """The same weights divided by their sum over episodes at each step; no size of weight overflows."""
+    sums = _running_sums(log_ratios)
+    relative = np.exp(sums - sums.max(axis=0))
+    shares: Float64Array = relative / relative.sum(axis=0)
+    return shares
+
+
+def effective_sample_sizes(log_ratios: PerEpisode) -> Float64Array:
     """(sum w)^2 / sum w^2 at every step: as many equally weighted episodes would say as much."""
-    scaled = weights / np.maximum(weights.max(axis=0), np.finfo(np.float64).tiny)
-    return _ratios(scaled.sum(axis=0) ** 2, (scaled**2).sum(axis=0))
+    sizes: Float64Array = 1.0 / (shared(log_ratios) ** 2).sum(axis=0)
+    return sizes
 
 
 def clipped_log_ratios(
@@ -93,6 +105,10 @@ def clipped_log_ratios(
     ]
     outside = sum(int(((each < low) | (each > high)).sum()) for each in plain)
     return [np.clip(each, low, high) for each in plain], outside / max(1, sum(each.size for each in plain))
+
+
+def _running_sums(log_ratios: PerEpisode) -> Float64Array:
+    return np.cumsum(_table(log_ratios, "log_ratios"), axis=1)
 
 
 def _table(values: PerEpisode, name: str) -> Float64Array:
@@ -114,12 +130,3 @@ def _same_lengths(rewards: PerEpisode, **others: PerEpisode) -> None:
         found = [np.size(each) for each in values]
         if found != expected:
             raise DataError(f"{name} must have one number per reward, got {found[:3]} for {expected[:3]} …")
-
-
-def _ratios(above: Float64Array, below: Float64Array) -> Float64Array:
-    """above / below; nothing over nothing is nothing."""
-    return np.divide(above, below, out=np.zeros_like(above), where=below != 0.0)
-
-
-def _ratio(above: float, below: float) -> float:
-    return above / below if below else 0.0
