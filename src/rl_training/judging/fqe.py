@@ -89,7 +89,8 @@ class FQE(Learner):
         dones = batch["dones"].unsqueeze(-2)
         following = torch.where(dones > 0, self.config.terminal_value, following)
         target = batch["rewards"].unsqueeze(-2) + self.config.gamma * following
-        return target.clamp(self.config.lowest, self.config.highest)
+        clipped: Tensor = target.clamp(self.config.lowest, self.config.highest)
+        return clipped
 
     def row_weights(self, episodes: Tensor) -> Tensor:
         """How often each member sees the episodes of these rows: `[*S, B]` -> `[*S, E, B]`."""

@@ -32,7 +32,9 @@ class Scale:
     def of(cls, values: FloatArray) -> Scale:
         spread = values.std(axis=0, dtype=np.float64)
         center = values.mean(axis=0, dtype=np.float64)
-        return cls(center.astype(np.float32), np.where(spread > SMALLEST_SPREAD, spread, 1).astype(np.float32))
+        return cls(
+            center.astype(np.float32), np.where(spread > SMALLEST_SPREAD, spread, 1).astype(np.float32)
+        )
 
     def apply(self, values: npt.ArrayLike) -> FloatArray:
         scaled: FloatArray = ((np.asarray(values, np.float32) - self.center) / self.spread).astype(np.float32)
@@ -100,8 +102,8 @@ class JudgedLog:
         log = cls(obs, actions, next_obs, columns[3].astype(np.float32), dones, ends, gamma)
         if gamma == 1.0 and not dones[ends].all():
             raise DataError(
-                f"gamma must be < 1: {int((~dones[ends]).sum())} of {log.episodes} episodes do not terminate, "
-                "and what never ends has no finite undiscounted value"
+                f"gamma must be < 1: {int((~dones[ends]).sum())} of {log.episodes} episodes do not "
+                "terminate, and what never ends has no finite undiscounted value"
             )
         return log
 

@@ -53,7 +53,10 @@ class JudgeConfig(ConfigModel):
     )
     neighbours: int = setting(5, "a row is as far from the log as its k-th nearest logged row", ge=1)
     coverage_limit: float = setting(
-        0.05, "largest share of the policy's actions further from the log than 99 % of its own rows", ge=0, le=1
+        0.05,
+        "largest share of the policy's actions further from the log than 99 % of its own rows",
+        ge=0,
+        le=1,
     )
     rollout_coverage_limit: float = setting(
         0.5, "the same along the model's rollouts of the policy", ge=0, le=1

@@ -1,0 +1,85 @@
+"""A learned model of what happens next, and what a policy earns in it: the second opinion.
+
+An ensemble of networks, each a Gaussian over the change of state and the reward, and a probability of
+termination where the log has any; members see bootstrap resamples of episodes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.config import setting
+from rl_training.judging.fitting import resample_weights
+from rl_training.models.base import NetworkConfig, PolicyModel
+from rl_training.models.distributions import gaussian_log_prob
+from rl_training.models.layers import MLP
+
+LOG_STD_RANGE = (-5.0, 1.0)
+
+
+class DynamicsNetworks(NetworkConfig):
+    """Sizes of the ensemble."""
+
+    members: int = setting(5, "dynamics networks", ge=1)
+
+
+class DynamicsModel(PolicyModel):
+    """Networks (s, a) -> change of state and reward, with their spread, and the odds of an end."""
+
+    config_class: ClassVar[type[NetworkConfig]] = DynamicsNetworks
+    net: MLP
+
+    def build(self, config: DynamicsNetworks, generator: torch.Generator | None) -> None:
+        outputs = 2 * (self.obs_dim + 1) + 1
+        inputs = self.obs_dim + self.action_dim
+        self.net = MLP(inputs, config.critic_widths, outputs, (config.members,), generator=generator)
+
+    def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`[*E, B, O]`, `[*E, B, A]` -> mean and log std `[E, B, O + 1]`, log odds of an end `[E, B]`."""
+        inputs = torch.cat([obs, actions], dim=-1)
+        out = self.net(inputs if inputs.dim() > 2 else inputs.unsqueeze(0))
+        mean, spread, ends = out.split([self.obs_dim + 1, self.obs_dim + 1, 1], dim=-1)
+        low, high = LOG_STD_RANGE
+        return mean, low + (high - low) * spread.sigmoid(), ends.squeeze(-1)
+
+
+class DynamicsConfig(LearnerConfig):
+    """Keywords of the dynamics model."""
+
+    episodes: int = setting(..., "episodes of the log", ge=1)
+    resample_seed: int = setting(0, "seed of the bootstrap over episodes", ge=0)
+    spreads: tuple[float, ...] = setting(..., "std of each change of state and of the reward", gt=0)
+
+
+class Dynamics(Learner):
+    """Maximum likelihood of the logged successors and rewards."""
+
+    config_class: ClassVar[type[LearnerConfig]] = DynamicsConfig
+    needs: ClassVar[frozenset[str]] = frozenset({"episodes"})
+
+    def setup(self) -> None:
+        self.net = cast(DynamicsModel, self.model)
+        self.own("model", list(self.model.parameters()), self.config.learning_rate, weight_decay=1e-5)
+        members = cast(DynamicsNetworks, self.model.config).members
+        self.scalars["resamples"] = resample_weights(members, self.config.episodes, self.config.resample_seed)
+        self.scalars["spreads"] = torch.tensor(self.config.spreads)
+
+    def noise_shapes(self, batch_size: int) -> NoiseShapes:
+        return {}
+
+    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+        mean, log_std, ends = self.net(batch["obs"], batch["actions"])
+        change = torch.cat([batch["next_obs"] - batch["obs"], batch["rewards"].unsqueeze(-1)], dim=-1)
+        surprise = -gaussian_log_prob(change / self.scalars["spreads"], mean, log_std)
+        surprise = surprise + F.binary_cross_entropy_with_logits(
+            ends, batch["dones"].expand(ends.shape), reduction="none"
+        )
+        weights = self.scalars["resamples"][:, batch["episodes"]]
+        loss = (weights * surprise).mean(-1).sum(-1)
+        self.descend("model", loss)
+        return {"model_loss": loss.detach()}
