@@ -52,8 +52,8 @@ class FQEConfig(LearnerConfig):
     episodes: int = setting(..., "episodes of the log", ge=1)
     resample_seed: int = setting(0, "seed of the bootstrap over episodes", ge=0)
     terminal_value: float = setting(0.0, "value after a termination, in the scaled rewards' units")
-    lowest: float = setting(float("-inf"), "smallest value that targets may take")
-    highest: float = setting(float("inf"), "largest value that targets may take")
+    lowest: float = setting(..., "smallest value that targets may take")
+    highest: float = setting(..., "largest value that targets may take")
 
 
 class FQE(Learner):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from rl_training.config import ConfigModel, setting
 
@@ -19,11 +18,15 @@ class JudgeConfig(ConfigModel):
 
     members: int = setting(8, "value networks per policy, each on its own resample of the episodes", ge=2)
     hidden_sizes: tuple[int, ...] = setting((64, 64), "widths of the value networks' hidden layers", ge=1)
-    batch_size: int = setting(256, "rows per update", ge=1)
+    batch_size: int = setting(128, "rows per update", ge=1)
     learning_rate: float = setting(1e-3, "step size of the value networks; falls to a twentieth", gt=0)
     tau: float = setting(0.05, "share of the networks that their targets take over per update", gt=0, le=1)
     updates: int | None = setting(
         None, "updates of the value networks; null: as many as convergence needs, at least 5000", ge=1
+    )
+
+    compile: Literal["auto"] | bool = setting(
+        "auto", "torch.compile for the value networks; auto = where there are enough of them to gain"
     )
 
     model_rollouts: bool = setting(True, "ask a learned model of the dynamics for a second opinion")
@@ -64,8 +67,3 @@ class JudgeConfig(ConfigModel):
     drift_limit: float = setting(
         0.1, "largest change of the value in the last third of training, as a share of the spread", gt=0
     )
-
-    @property
-    def horizon(self) -> float:
-        """1 / (1 - gamma): how many steps count."""
-        return math.inf if self.gamma == 1.0 else 1.0 / (1.0 - self.gamma)

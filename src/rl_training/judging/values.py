@@ -16,11 +16,15 @@ from rl_training.judging.fitting import Told, fit
 from rl_training.judging.fqe import FQE, ValueModel
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.judging.settings import JudgeConfig
+from rl_training.runtime.compiling import missing_for_compiling
 
 ENOUGH = 3.0
 """Updates x tau x (1 - gamma): the level of the values is then within exp(-3) of where it settles."""
 
 FEWEST_UPDATES = 5000
+WORTHWHILE = 250_000
+"""Networks x updates from which compiling (20 to 30 s) pays."""
+
 _CHUNK = 4096
 
 
@@ -69,6 +73,10 @@ def fit_values(
     learner = stack_learners([_learner(log, config) for _ in range(len(policies) + 1)])
     assert isinstance(learner, FQE)
     updates = updates_needed(config, log)
+    networks = config.members * len(here)
+    wanted = networks * updates >= WORTHWHILE if config.compile == "auto" else config.compile
+    if wanted and missing_for_compiling(learner.device.type) is None:
+        learner.compile()
     history: list[tuple[int, Float64Array]] = []
     fit(
         learner,
