@@ -108,7 +108,9 @@ def test_resamples_draw_as_many_episodes_as_there_are() -> None:
     assert float((weights == 0).float().mean()) == pytest.approx((1 - 1 / 50) ** 50, abs=0.02)
 
 
-@pytest.mark.parametrize(("gamma", "tau", "expected"), [(0.99, 0.05, 6000), (0.9, 0.05, 5000), (0.999, 0.1, 30_000)])
+@pytest.mark.parametrize(
+    ("gamma", "tau", "expected"), [(0.99, 0.05, 6000), (0.9, 0.05, 5000), (0.999, 0.1, 30_000)]
+)
 def test_updates_follow_from_discount_and_target_rate(gamma: float, tau: float, expected: int) -> None:
     log = JudgedLog.from_dataset(lqr_log(episodes=3), gamma)
     assert updates_needed(small(gamma=gamma, tau=tau, updates=None), log) == expected

@@ -50,20 +50,24 @@ def falsification(log: JudgedLog, fitted: FittedValues, config: JudgeConfig) -> 
         return Check("refused", "The log holds nothing to test values with: its returns are all the same.")
     error = float((values[known] - returns[known]).mean() / returns[known].std())
     rank = float(spearmanr(values[known], returns[known]).statistic)
-    numbers = {"error": error, "rank_correlation": rank}
+    linear = float(np.corrcoef(values[known], returns[known])[0, 1])
+    # Where most returns are nearly equal their ranks are noise, and the line through the others is not.
+    correlation = max(rank, linear)
+    numbers = {"error": error, "rank_correlation": rank, "correlation": linear}
     if abs(error) > config.falsification_error_limit:
         reason = (
             f"Values of the logged behaviour miss its own returns by {abs(error):.0%} of their spread, "
             "so values of a policy cannot be trusted either."
         )
         return Check("refused", reason, numbers)
-    if rank < config.falsification_rank_limit:
+    if correlation < config.falsification_correlation_limit:
         reason = (
-            f"Values hardly follow the returns of held-out episodes (rank correlation {rank:.2f}): the "
+            f"Values hardly follow the returns of held-out episodes (correlation {correlation:.2f}): the "
             "observations may not hold what the rewards depend on."
         )
         return Check("refused", reason, numbers)
-    return Check("passed", f"Values of the behaviour agree with held-out returns (rank {rank:.2f}).", numbers)
+    reason = f"Values of the behaviour agree with held-out returns (correlation {correlation:.2f})."
+    return Check("passed", reason, numbers)
 
 
 def calibration(log: JudgedLog, fitted: FittedValues) -> tuple[tuple[float, float], ...]:

@@ -51,8 +51,11 @@ class JudgeConfig(ConfigModel):
     falsification_error_limit: float = setting(
         0.25, "largest error of the behaviour's mean value, as a share of the spread of its returns", gt=0
     )
-    falsification_rank_limit: float = setting(
-        0.5, "smallest rank correlation of the behaviour's values with held-out returns", ge=-1, le=1
+    falsification_correlation_limit: float = setting(
+        0.5,
+        "smallest correlation (of ranks or linear, the larger) of its values with held-out returns",
+        ge=-1,
+        le=1,
     )
     neighbours: int = setting(5, "a row is as far from the log as its k-th nearest logged row", ge=1)
     coverage_limit: float = setting(

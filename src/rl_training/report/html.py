@@ -11,6 +11,7 @@ from html import escape
 from urllib.parse import quote
 
 from rl_training.core.version import VERSION
+from rl_training.report.marks import Intervals, Scatter
 from rl_training.report.sections import Section
 from rl_training.report.statistics import Estimate
 from rl_training.report.style import STYLE
@@ -42,7 +43,9 @@ def render_html(title: str, subtitle: str, parts: Sequence[Section]) -> str:
     )
 
 
-def _block(block: Table | Chart) -> str:
+def _block(block: Table | Chart | Scatter | Intervals) -> str:
+    if isinstance(block, Scatter | Intervals):
+        return block.figure()
     return _table(block) if isinstance(block, Table) else _chart(block)
 
 

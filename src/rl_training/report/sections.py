@@ -9,6 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
+from rl_training.report.marks import Intervals, Scatter
 from rl_training.report.run_reader import SCORE
 from rl_training.report.statistics import (
     STATISTICS,
@@ -33,7 +34,7 @@ PROFILE_THRESHOLDS = 60
 @dataclass(frozen=True)
 class Section:
     title: str
-    blocks: tuple[Table | Chart, ...]
+    blocks: tuple[Table | Chart | Scatter | Intervals, ...]
 
 
 def sections(study: Study, folder: Path, seed: int = 0) -> list[Section]:
