@@ -86,7 +86,8 @@ def convergence(log: JudgedLog, fitted: FittedValues, index: int, config: JudgeC
     before = min(fitted.history, key=lambda entry: abs(entry[0] - 2 * whole / 3))
     change = fitted.values[index].mean() - before[1][index].mean()
     drift = float(abs(change) / log.reward_scale.spread)
-    numbers = {"progress": fitted.progress, "drift": drift}
+    residual = float(abs(fitted.residuals[index].mean()) * log.horizon / log.reward_scale.spread)
+    numbers = {"progress": fitted.progress, "drift": drift, "residual": residual}
     if not np.isfinite(fitted.values[index]).all():
         return Check("refused", "The values grew without bounds.", numbers)
     if fitted.progress < 0.99 * ENOUGH:
