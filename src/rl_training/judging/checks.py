@@ -12,7 +12,7 @@ from rl_training.judging.estimators import effective_sample_sizes
 from rl_training.judging.judgement import Check, Interval, Outcome
 from rl_training.judging.log import Float64Array, JudgedLog
 from rl_training.judging.settings import JudgeConfig
-from rl_training.judging.values import ENOUGH, FittedValues
+from rl_training.judging.values import ENOUGH, FittedValues, updates_to_settle
 
 CALIBRATION_BINS = 10
 FEW_EPISODES = 10.0
@@ -81,21 +81,26 @@ def calibration(log: JudgedLog, fitted: FittedValues) -> tuple[tuple[float, floa
 
 
 def convergence(log: JudgedLog, fitted: FittedValues, index: int, config: JudgeConfig) -> Check:
-    """Have the values settled? An unsettled training has narrow intervals, so they cannot tell."""
-    whole = fitted.history[-1][0]
-    before = min(fitted.history, key=lambda entry: abs(entry[0] - 2 * whole / 3))
-    change = fitted.values[index].mean() - before[1][index].mean()
-    drift = float(abs(change) / log.reward_scale.spread)
-    residual = float(abs(fitted.residuals[index].mean()) * log.horizon / log.reward_scale.spread)
-    numbers = {"progress": fitted.progress, "drift": drift, "residual": residual}
+    """Have the values settled? An unsettled training has narrow intervals, so they cannot tell.
+
+    What is left of the drift is part of the interval; beyond a limit it is not believed at all.
+    """
+    spread = log.reward_scale.spread
+    size = max(spread, abs(float(fitted.values[index].mean() - fitted.values[-1].mean())))
+    numbers = {
+        "progress": fitted.progress,
+        "drift": abs(fitted.drift(index)) / size,
+        "level_error": fitted.level_error(index, log.horizon) / spread,
+        "member_std": float(fitted.values[index].std(ddof=1)) / spread,
+    }
     if not np.isfinite(fitted.values[index]).all():
         return Check("refused", "The values grew without bounds.", numbers)
     if fitted.progress < 0.99 * ENOUGH:
-        needed = int(np.ceil(ENOUGH * fitted.updates / fitted.progress))
+        needed = updates_to_settle(config, log)
         reason = f"{fitted.updates:,} updates are too few for this discount; {needed:,} are needed."
         return Check("refused", reason, numbers)
-    if drift > config.drift_limit:
-        reason = f"The value still moved by {drift:.0%} of the spread of returns when training ended."
+    if numbers["drift"] > config.drift_limit:
+        reason = f"The value still moved by {numbers['drift']:.0%} when training ended."
         return Check("refused", reason, numbers)
     return Check("passed", "The value has settled.", numbers)
 

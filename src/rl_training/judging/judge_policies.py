@@ -160,16 +160,14 @@ class Court:
         )
 
     def value_of(self, index: int) -> Interval:
-        return interval(self.fitted.values[index], self.config.confidence, self._level_error(index))
+        error = self.fitted.level_error(index, self.log.horizon)
+        return interval(self.fitted.values[index], self.config.confidence, error)
 
     def difference_of(self, index: int) -> Interval:
         """Member by member: policy and behaviour share their resamples, which cancels what they share."""
         members = self.fitted.values[index] - self.fitted.values[-1]
-        return interval(members, self.config.confidence, self._level_error(index))
-
-    def _level_error(self, index: int) -> float:
-        """The mean Bellman residual on unseen rows, summed over the horizon: an error that members share."""
-        return float(abs(self.fitted.residuals[index].mean()) * self.log.horizon)
+        error = self.fitted.level_error(index, self.log.horizon)
+        return interval(members, self.config.confidence, error)
 
     def behaviour(self) -> BehaviourJudgement:
         own = self.value_of(len(self.fitted.values) - 1)

@@ -16,7 +16,7 @@ class JudgeConfig(ConfigModel):
     seed: int = setting(0, "seed of resampling, initial weights and batches", ge=0)
     confidence: float = setting(0.9, "probability that an interval is made for", gt=0, lt=1)
 
-    members: int = setting(8, "value networks per policy, each on its own resample of the episodes", ge=2)
+    members: int = setting(5, "value networks per policy, each on its own resample of the episodes", ge=2)
     hidden_sizes: tuple[int, ...] = setting((64, 64), "widths of the value networks' hidden layers", ge=1)
     batch_size: int = setting(128, "rows per update", ge=1)
     learning_rate: float = setting(1e-3, "step size of the value networks; falls to a twentieth", gt=0)
@@ -68,5 +68,8 @@ class JudgeConfig(ConfigModel):
         0.5, "the same along the model's rollouts of the policy", ge=0, le=1
     )
     drift_limit: float = setting(
-        0.1, "largest change of the value in the last third of training, as a share of the spread", gt=0
+        0.25,
+        "largest change of the value in the last third of training, as a share of the spread of returns or of "
+        "the difference to the behaviour, whichever is larger",
+        gt=0,
     )

@@ -56,10 +56,28 @@ class FittedValues:
     progress: float
     """updates x tau x (1 - gamma)"""
 
+    def drift(self, index: int) -> float:
+        """How far the mean value moved in the last third of training."""
+        before = min(self.history, key=lambda entry: abs(entry[0] - 2 * self.updates / 3))
+        return float(self.values[index].mean() - before[1][index].mean())
+
+    def level_error(self, index: int, horizon: float) -> float:
+        """An error that all members share, as far as it shows: the larger of two signs of it.
+
+        The mean Bellman residual on unseen rows adds up over the horizon. The level settles exponentially,
+        so that what the last third of training moved it by says what is left to come.
+        """
+        residual = abs(float(self.residuals[index].mean())) * horizon
+        decay = math.exp(-self.progress / 3.0)
+        return max(residual, abs(self.drift(index)) * decay / (1.0 - decay))
+
+
+def updates_to_settle(config: JudgeConfig, log: JudgedLog) -> int:
+    return math.ceil(ENOUGH * log.horizon / config.tau - 1e-6)
+
 
 def updates_needed(config: JudgeConfig, log: JudgedLog) -> int:
-    needed = math.ceil(ENOUGH * log.horizon / config.tau)
-    return config.updates or max(FEWEST_UPDATES, needed)
+    return config.updates or max(FEWEST_UPDATES, updates_to_settle(config, log))
 
 
 def fit_values(

@@ -11,8 +11,8 @@ from html import escape
 from urllib.parse import quote
 
 from rl_training.core.version import VERSION
-from rl_training.report.marks import Intervals, Scatter
-from rl_training.report.sections import Section
+from rl_training.report.marks import Intervals, Scatter, Sentences
+from rl_training.report.sections import Block, Section
 from rl_training.report.statistics import Estimate
 from rl_training.report.style import STYLE
 from rl_training.report.svg import SIZES, Chart
@@ -43,8 +43,8 @@ def render_html(title: str, subtitle: str, parts: Sequence[Section]) -> str:
     )
 
 
-def _block(block: Table | Chart | Scatter | Intervals) -> str:
-    if isinstance(block, Scatter | Intervals):
+def _block(block: Block) -> str:
+    if isinstance(block, Sentences | Scatter | Intervals):
         return block.figure()
     return _table(block) if isinstance(block, Table) else _chart(block)
 

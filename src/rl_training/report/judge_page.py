@@ -9,8 +9,8 @@ from rl_training.core.errors import UserError
 from rl_training.experiment.runs import write_text_atomic
 from rl_training.judging.judgement import Interval, Judgement, PolicyJudgement
 from rl_training.report.html import render_html
-from rl_training.report.marks import Bar, Cloud, Intervals, Scatter
-from rl_training.report.sections import Section
+from rl_training.report.marks import Bar, Cloud, Intervals, Scatter, Sentences
+from rl_training.report.sections import Block, Section
 from rl_training.report.svg import Chart, Series
 from rl_training.report.tables import Cell, Table, plain_number
 
@@ -62,7 +62,9 @@ def subtitle(judgement: Judgement) -> str:
 def judge_sections(judgement: Judgement) -> list[Section]:
     """The whole content, in order."""
     ranked = judgement.ranking()
-    parts = [Section("Verdict", (verdict_table(judgement, ranked), values_figure(judgement, ranked)))]
+    words = Sentences(tuple((each.name, each.sentence) for each in ranked))
+    first = (words, verdict_table(judgement, ranked), values_figure(judgement, ranked))
+    parts = [Section("Verdict", first)]
     parts += [policy_section(judgement, policy) for policy in ranked]
     parts.append(Section("Can values of this log be trusted?", trust_blocks(judgement)))
     if judgement.advice:
@@ -77,21 +79,18 @@ def verdict_table(judgement: Judgement, ranked: list[PolicyJudgement]) -> Table:
         (
             each.name,
             each.verdict,
-            each.sentence,
             _told(Interval(each.value, each.low, each.high)),
             _per_step(judgement, each.value),
         )
         for each in ranked
     ]
     behaviour = Interval(own.value, own.low, own.high)
-    rows.append(
-        ("the logged behaviour", "–", "What runs today.", _told(behaviour), _per_step(judgement, own.value))
-    )
+    rows.append(("the logged behaviour", "–", _told(behaviour), _per_step(judgement, own.value)))
     note = (
         "Value: expected sum of discounted rewards from the first state of an episode. Refused policies keep "
         "their numbers, but these must not be relied on."
     )
-    header = ("policy", "verdict", "in words", "value", "per step")
+    header = ("policy", "verdict", "value", "per step")
     return Table("Is it better than what was logged?", header, tuple(rows), note)
 
 
@@ -121,7 +120,7 @@ def policy_section(judgement: Judgement, policy: PolicyJudgement) -> Section:
         Cloud("the policy, covered by the log", 2, evidence.map_inside),
         Cloud("the policy, not covered", 7, evidence.map_outside),
     )
-    blocks: list[Table | Chart | Scatter | Intervals] = [
+    blocks: list[Block] = [
         checks_table(policy),
         estimates_figure(judgement, policy),
         estimates_table(policy),

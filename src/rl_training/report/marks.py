@@ -1,4 +1,4 @@
-"""Figures of marks instead of lines: points on a plane, and estimates with their intervals side by side."""
+"""Further blocks of a page: sentences, points on a plane, estimates with their intervals side by side."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ LABELS = {"wide": 190, "narrow": 118}
 
 ROW = 26
 MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """What is to be read first: (what it is about, a sentence on it)."""
+
+    lines: tuple[tuple[str, str], ...]
+
+    def figure(self) -> str:
+        told = "".join(f"<p><b>{escape(about)}</b>: {escape(text)}</p>" for about, text in self.lines)
+        return f'<div class="verdict">{told}</div>\n'
 
 
 @dataclass(frozen=True)

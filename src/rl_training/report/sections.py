@@ -9,7 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from rl_training.report.marks import Intervals, Scatter
+from rl_training.report.marks import Intervals, Scatter, Sentences
 from rl_training.report.run_reader import SCORE
 from rl_training.report.statistics import (
     STATISTICS,
@@ -30,11 +30,13 @@ from rl_training.report.tables import (
 
 PROFILE_THRESHOLDS = 60
 
+Block = Table | Chart | Sentences | Scatter | Intervals
+
 
 @dataclass(frozen=True)
 class Section:
     title: str
-    blocks: tuple[Table | Chart | Scatter | Intervals, ...]
+    blocks: tuple[Block, ...]
 
 
 def sections(study: Study, folder: Path, seed: int = 0) -> list[Section]:

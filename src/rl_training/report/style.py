@@ -29,6 +29,8 @@ nav ul, .legend {
   list-style: none; margin: .6rem 0; padding: 0; font-size: .9rem;
   display: flex; flex-wrap: wrap; gap: .3rem 1.1rem;
 }
+.verdict { margin: 1rem 0; padding: .7rem 1rem; background: var(--row); border-left: 4px solid var(--c0); }
+.verdict p { margin: .2rem 0; }
 figure { margin: 1rem 0; }
 figcaption { font-weight: 600; margin-bottom: .3rem; }
 svg.wide, svg.narrow { display: block; width: 100%; height: auto; }
