@@ -52,7 +52,7 @@ def log() -> TransitionDataset:
 
 @pytest.fixture(scope="module")
 def judged(log: TransitionDataset) -> Judgement:
-    policies = {"good": Proportional(0.7), "bad": Proportional(-0.9), "far": Far()}
+    policies = {"good": Proportional(0.7), "bad": Proportional(-1.0), "far": Far()}
     return judge(policies, log, **QUICK)
 
 

@@ -69,7 +69,7 @@ class JudgeConfig(ConfigModel):
     )
     drift_limit: float = setting(
         0.25,
-        "largest change of the value in the last third of training, as a share of the spread of returns or of "
-        "the difference to the behaviour, whichever is larger",
+        "largest change of the value in the last third of training, as a share of the spread of returns or "
+        "of the difference to the behaviour, whichever is larger",
         gt=0,
     )
