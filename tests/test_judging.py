@@ -20,7 +20,7 @@ from rl_training.judging.judgement import Check
 from rl_training.judging.log import JudgedLog
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.subjects import Subject
-from rl_training.judging.verdicts import interval, sentence_of, verdict_of
+from rl_training.judging.verdicts import combined, interval, sentence_of, verdict_of
 
 QUICK: dict[str, Any] = {
     "gamma": 0.9,
@@ -318,3 +318,18 @@ def test_hidden_fields_do_not_reach_the_judge(log: TransitionDataset) -> None:
     with_discounts = log.with_columns({"discounts": torch.full((len(log),), 0.81)})
     with pytest.raises(DataError, match="discounts of their own"):
         judge(Proportional(0.3), with_discounts, **ONLY_VALUES)
+
+
+def test_two_methods_make_one_interval_that_spans_both() -> None:
+    found = combined(Interval(2.0, 1.0, 3.0), Interval(4.0, 0.5, 7.5))
+    assert (found.value, found.low, found.high) == (3.0, 0.5, 7.5)
+
+
+def test_the_headline_is_the_users_choice(judged: Judgement, log: TransitionDataset) -> None:
+    good = judged.policies[0]
+    fitted, model = good.estimates["fqe"], good.estimates["model"]
+    assert good.value == pytest.approx((fitted.value + model.value) / 2)
+    assert (good.low, good.high) == (min(fitted.low, model.low), max(fitted.high, model.high))
+    quick = {**QUICK, "updates": 20, "model_updates": 20, "importance": False}
+    (alone,) = judge(Proportional(0.7), log, headline="fqe", **quick).policies
+    assert alone.value == alone.estimates["fqe"].value

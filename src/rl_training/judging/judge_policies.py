@@ -26,7 +26,7 @@ from rl_training.judging.rollouts import fit_dynamics, roll_out
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.subjects import Predicts, Subject, check_fits
 from rl_training.judging.values import FittedValues, PolicyActions, fit_values
-from rl_training.judging.verdicts import interval, sentence_of, verdict_of
+from rl_training.judging.verdicts import combined, interval, sentence_of, shifted, verdict_of
 from rl_training.judging.weighing import Weighing, prepare_weighing
 
 Policies = Mapping[str, Predicts] | Sequence[Predicts] | Predicts
@@ -95,7 +95,7 @@ class Court:
     shared: dict[str, Check]
 
     def judge(self, index: int, subject: Subject, actions: PolicyActions) -> PolicyJudgement:
-        own, difference = self.value_of(index), self.difference_of(index)
+        fitted, difference = self.value_of(index), self.difference_of(index)
         rows = self.covered.rows
         distances = self.covered.distances(self.log.obs[rows], actions.here[rows])
         share = self.covered.share_outside(distances)
@@ -104,9 +104,10 @@ class Court:
             "convergence": checks.convergence(self.log, self.fitted, index, self.config),
             "coverage": checks.coverage(share, self.config.coverage_limit, along_rollouts=False),
         }
-        estimates = {"fqe": own}
-        if self.dynamics is not None:
-            self.ask_the_model(self.dynamics, subject, own, found, estimates)
+        estimates = {"fqe": fitted}
+        model = self.ask_the_model(subject, fitted, found)
+        if model is not None:
+            estimates["model"] = model
         if self.weighing is not None:
             weighed, found["sample_size"] = self.weighing.estimates(subject, actions.here, self.fitted, index)
             estimates |= weighed
@@ -122,6 +123,10 @@ class Court:
             self.name_of,
         )
         found["actions"] = action_check(evidence.actions)
+        own = fitted
+        if model is not None and self.config.headline == "both":
+            own = combined(fitted, model)
+            difference = combined(difference, shifted(model, -self.behaviour_value))
         verdict = verdict_of(difference, found)
         wanted = "refused" if verdict == "refused" else "warned"
         return PolicyJudgement(
@@ -138,26 +143,24 @@ class Court:
             evidence=evidence,
         )
 
-    def ask_the_model(
-        self,
-        dynamics: Dynamics,
-        subject: Subject,
-        own: Interval,
-        found: dict[str, Check],
-        estimates: dict[str, Interval],
-    ) -> None:
+    def ask_the_model(self, subject: Subject, fitted: Interval, found: dict[str, Check]) -> Interval | None:
         """The second opinion, and whether the policy leads where the log has never been."""
-        rolled = roll_out(dynamics, self.log, subject, self.config)
+        if self.dynamics is None:
+            return None
+        rolled = roll_out(self.dynamics, self.log, subject, self.config)
         model = interval(rolled.values, self.config.confidence)
-        estimates["model"] = model
         share = self.covered.share_outside(self.covered.distances(rolled.obs, rolled.actions))
         found["rollout_coverage"] = checks.coverage(
             share, self.config.rollout_coverage_limit, along_rollouts=True
         )
-        behaviour = float(self.fitted.values[-1].mean())
         found["second_opinion"] = checks.second_opinion(
-            own, model, behaviour, self.log.reward_scale.spread, self.config
+            fitted, model, self.behaviour_value, self.log.reward_scale.spread, self.config
         )
+        return model
+
+    @property
+    def behaviour_value(self) -> float:
+        return float(self.fitted.values[-1].mean())
 
     def value_of(self, index: int) -> Interval:
         error = self.fitted.level_error(index, self.log.horizon)

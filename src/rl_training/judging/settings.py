@@ -16,6 +16,10 @@ class JudgeConfig(ConfigModel):
     seed: int = setting(0, "seed of resampling, initial weights and batches", ge=0)
     confidence: float = setting(0.9, "probability that an interval is made for", gt=0, lt=1)
 
+    headline: Literal["both", "fqe"] = setting(
+        "both", "the value that is told: the mean of fitted values and model rollouts, or fitted values alone"
+    )
+
     members: int = setting(5, "value networks per policy, each on its own resample of the episodes", ge=2)
     hidden_sizes: tuple[int, ...] = setting((64, 64), "widths of the value networks' hidden layers", ge=1)
     batch_size: int = setting(128, "rows per update", ge=1)

@@ -20,6 +20,22 @@ def interval(members: Float64Array, confidence: float, extra: float = 0.0) -> In
     return Interval(mean, mean - reach, mean + reach)
 
 
+def combined(first: Interval, second: Interval) -> Interval:
+    """Two methods as one: the mean of their values, and an interval that spans both.
+
+    Each sees what the other cannot: resampling shows noise, another method shows extrapolation.
+    """
+    lows, highs = (first.low, second.low), (first.high, second.high)
+    low = None if None in lows else min(each for each in lows if each is not None)
+    high = None if None in highs else max(each for each in highs if each is not None)
+    return Interval((first.value + second.value) / 2.0, low, high)
+
+
+def shifted(interval: Interval, by: float) -> Interval:
+    low, high = (None if bound is None else bound + by for bound in (interval.low, interval.high))
+    return Interval(interval.value + by, low, high)
+
+
 def verdict_of(difference: Interval, checks: Mapping[str, Check]) -> Verdict:
     if any(check.outcome == "refused" for check in checks.values()):
         return "refused"

@@ -52,8 +52,8 @@ class Weighing:
         note += f"; {clipped:.0%} of the ratios clipped"
         rewards = split(self.log.rewards)
         found = importance_estimates(rewards, ratios, gamma=self.log.gamma)
-        names = ("is", "wis", "pdis", "wpdis")
-        estimates = {name: Interval(found[name], note=note) for name in names}  # type: ignore[literal-required]
+        values = {"is": found["is"], "wis": found["wis"], "pdis": found["pdis"], "wpdis": found["wpdis"]}
+        estimates = {name: Interval(value, note=note) for name, value in values.items()}
         robust = self._doubly_robust(rewards, ratios, fitted, index)
         if robust is not None:
             estimates["wdr"] = Interval(robust, note=note)
