@@ -29,20 +29,23 @@ QUICK: dict[str, Any] = {
     "updates": 700,
     "learning_rate": 3e-3,
     "batch_size": 64,
-    "model_updates": 500,
-    "model_hidden_sizes": (32, 32),
-    "model_members": 3,
+    "model_updates": 1000,
+    "model_hidden_sizes": (64, 64),
+    "model_members": 4,
     "density_updates": 100,
     "rollout_starts": 50,
 }
 ONLY_VALUES = {**QUICK, "model_rollouts": False, "importance": False}
 
 
-class Far:
-    """Does what the log has never seen."""
+class Always:
+    """One action: 0.6 drives the state away from what is rewarded, 3 is what the log has never seen."""
+
+    def __init__(self, action: float) -> None:
+        self.action = action
 
     def predict(self, obs: np.ndarray) -> np.ndarray:
-        return np.full((len(obs), 1), 3.0, np.float32)
+        return np.full((len(obs), 1), self.action, np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,7 @@ def log() -> TransitionDataset:
 
 @pytest.fixture(scope="module")
 def judged(log: TransitionDataset) -> Judgement:
-    policies = {"good": Proportional(0.7), "bad": Proportional(-1.0), "far": Far()}
+    policies = {"good": Proportional(0.7), "bad": Always(0.6), "far": Always(3.0)}
     return judge(policies, log, **QUICK)
 
 
@@ -248,6 +251,8 @@ def test_intervals_use_student_and_widen() -> None:
     assert (found.value, found.high) == pytest.approx((2.0, 2.0 + 2.919986), rel=1e-6)
     wider = interval(members, 0.9, extra=1.0)
     assert wider.low == pytest.approx(found.low - 1.0)
+    of_mean = interval(members, 0.9, of_mean=True)
+    assert of_mean.high == pytest.approx(2.0 + 2.919986 / np.sqrt(3), rel=1e-6)
 
 
 def test_coverage_counts_what_lies_beyond_the_logs_own_distances(log: TransitionDataset) -> None:

@@ -10,12 +10,17 @@ from rl_training.judging.judgement import Check, Interval, Verdict
 from rl_training.judging.log import Float64Array
 
 
-def interval(members: Float64Array, confidence: float, extra: float = 0.0) -> Interval:
-    """Mean of bootstrap members and t times their spread, widened by a known error of the level."""
+def interval(
+    members: Float64Array, confidence: float, extra: float = 0.0, *, of_mean: bool = False
+) -> Interval:
+    """Mean of bootstrap members and t times their spread, widened by a known error of the level.
+
+    `of_mean`: t times the standard error of their mean instead, where members differ by more than the log.
+    """
     from scipy.stats import t
 
     mean = float(members.mean())
-    spread = float(members.std(ddof=1))
+    spread = float(members.std(ddof=1)) / (len(members) ** 0.5 if of_mean else 1.0)
     reach = float(t.ppf((1.0 + confidence) / 2.0, len(members) - 1)) * spread + extra
     return Interval(mean, mean - reach, mean + reach)
 
