@@ -29,23 +29,37 @@ class DynamicsNetworks(NetworkConfig):
 
 
 class DynamicsModel(PolicyModel):
-    """Networks (s, a) -> change of state and reward, with their spread, and the odds of an end."""
+    """Networks (s, a) -> change of state and reward, with their spread, and (s, a, s') -> odds of an end.
+
+    Ends are mostly a matter of where a step leads (a robot that has fallen), so s' is asked as well.
+    """
 
     config_class: ClassVar[type[NetworkConfig]] = DynamicsNetworks
     net: MLP
+    end_net: MLP
 
     def build(self, config: DynamicsNetworks, generator: torch.Generator | None) -> None:
-        outputs = 2 * (self.obs_dim + 1) + 1
-        inputs = self.obs_dim + self.action_dim
-        self.net = MLP(inputs, config.critic_widths, outputs, (config.members,), generator=generator)
+        outputs = 2 * (self.obs_dim + 1)
+        inputs, lead = self.obs_dim + self.action_dim, (config.members,)
+        self.net = MLP(inputs, config.critic_widths, outputs, lead, generator=generator)
+        self.end_net = MLP(inputs + self.obs_dim, config.critic_widths, 1, lead, generator=generator)
 
-    def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`[*E, B, O]`, `[*E, B, A]` -> mean and log std `[E, B, O + 1]`, log odds of an end `[E, B]`."""
-        inputs = torch.cat([obs, actions], dim=-1)
-        out = self.net(inputs if inputs.dim() > 2 else inputs.unsqueeze(0))
-        mean, spread, ends = out.split([self.obs_dim + 1, self.obs_dim + 1, 1], dim=-1)
+    def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """`[*E, B, O]`, `[*E, B, A]` -> mean and log std of change and reward, `[E, B, O + 1]`."""
+        mean, spread = self.net(_joined(obs, actions)).chunk(2, dim=-1)
         low, high = LOG_STD_RANGE
-        return mean, low + (high - low) * spread.sigmoid(), ends.squeeze(-1)
+        return mean, low + (high - low) * spread.sigmoid()
+
+    def end_odds(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
+        """Log odds that the step ended the episode, `[E, B]`."""
+        odds: Tensor = self.end_net(_joined(obs, actions, next_obs)).squeeze(-1)
+        return odds
+
+
+def _joined(*parts: Tensor) -> Tensor:
+    """Side by side, with an axis for members where rows come without one."""
+    inputs = torch.cat(parts, dim=-1)
+    return inputs if inputs.dim() > 2 else inputs.unsqueeze(0)
 
 
 class DynamicsConfig(LearnerConfig):
@@ -73,7 +87,8 @@ class Dynamics(Learner):
         return {}
 
     def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
-        mean, log_std, ends = self.net(batch["obs"], batch["actions"])
+        mean, log_std = self.net(batch["obs"], batch["actions"])
+        ends = self.net.end_odds(batch["obs"], batch["actions"], batch["next_obs"])
         change = torch.cat([batch["next_obs"] - batch["obs"], batch["rewards"].unsqueeze(-1)], dim=-1)
         surprise = -gaussian_log_prob(change / self.scalars["spreads"], mean, log_std)
         surprise = surprise + F.binary_cross_entropy_with_logits(

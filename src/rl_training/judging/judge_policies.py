@@ -124,9 +124,10 @@ class Court:
         )
         found["actions"] = action_check(evidence.actions)
         own = fitted
-        if model is not None and self.config.headline == "both":
-            own = combined(fitted, model)
-            difference = combined(difference, shifted(model, -self.behaviour_value))
+        if model is not None:
+            mean = self.config.headline == "both"
+            own = combined(fitted, model, mean=mean)
+            difference = combined(difference, shifted(model, -self.behaviour_value), mean=mean)
         verdict = verdict_of(difference, found)
         wanted = "refused" if verdict == "refused" else "warned"
         return PolicyJudgement(

@@ -79,7 +79,9 @@ def roll_out(learner: Dynamics, log: JudgedLog, subject: Subject, config: JudgeC
     noise = torch_generator(config.seed, "judge", "rollout noise")
     members = len(learner.scalars["resamples"])
     first = log.columns["obs"][torch.from_numpy(log.starts[chosen])]
-    lowest, highest = log.columns["obs"].amin(0), log.columns["obs"].amax(0)
+    # The states that ended episodes are among the successors only.
+    seen = torch.stack([log.columns["obs"], log.columns["next_obs"]])
+    lowest, highest = seen.amin((0, 1)), seen.amax((0, 1))
     state, alive = first.expand(members, -1, -1), torch.ones(members, len(first), dtype=torch.float64)
     steps = rollout_steps(log)
     sampled = set(np.unique((-log.horizon * np.log1p(-np.linspace(0, 0.99, _SAMPLED_STEPS))).astype(int)))
@@ -94,11 +96,12 @@ def roll_out(learner: Dynamics, log: JudgedLog, subject: Subject, config: JudgeC
             picked = draws.choice(living, min(len(living), _SAMPLED_STARTS), replace=False)
             met.append((obs[picked], actions[picked]))
         scaled = torch.from_numpy(log.action_scale.apply(actions)).reshape(members, len(first), -1)
-        state, reward, end = _next(learner, state, scaled, noise)
-        state = state.clamp(lowest, highest)
+        following, reward = _next(learner, state, scaled, noise)
+        following = following.clamp(lowest, highest)
         earned[step] = (alive * (reward * scale.spread + scale.center)).mean(-1)
         if ends_possible:
-            alive = alive * (1.0 - end)
+            alive = alive * (1.0 - learner.net.end_odds(state, scaled, following).sigmoid().double())
+        state = following
     values = _discounted(earned, log)
     return Rollouts(values, np.concatenate([o for o, _ in met]), np.concatenate([a for _, a in met]))
 
@@ -109,14 +112,13 @@ def rollout_steps(log: JudgedLog) -> int:
     return min(LONGEST, math.ceil(math.log(NEGLIGIBLE) / math.log(log.gamma)))
 
 
-def _next(
-    learner: Dynamics, state: Tensor, actions: Tensor, noise: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    mean, log_std, ends = learner.net(state, actions)
+def _next(learner: Dynamics, state: Tensor, actions: Tensor, noise: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A draw of the successor and of the reward."""
+    mean, log_std = learner.net(state, actions)
     # Members share their noise, so that only what they believe sets them apart.
     drawn = torch.randn(mean.shape[1:], generator=noise)
     change = (mean + log_std.exp() * drawn) * learner.scalars["spreads"]
-    return state + change[..., :-1], change[..., -1].double(), ends.sigmoid().double()
+    return state + change[..., :-1], change[..., -1].double()
 
 
 def _discounted(earned: Tensor, log: JudgedLog) -> Float64Array:

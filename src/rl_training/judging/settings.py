@@ -16,8 +16,8 @@ class JudgeConfig(ConfigModel):
     seed: int = setting(0, "seed of resampling, initial weights and batches", ge=0)
     confidence: float = setting(0.9, "probability that an interval is made for", gt=0, lt=1)
 
-    headline: Literal["both", "fqe"] = setting(
-        "both", "the value that is told: the mean of fitted values and model rollouts, or fitted values alone"
+    headline: Literal["fqe", "both"] = setting(
+        "fqe", "the value that is told: fitted values, or the mean of these and of the model's rollouts"
     )
 
     members: int = setting(5, "value networks per policy, each on its own resample of the episodes", ge=2)
@@ -53,7 +53,7 @@ class JudgeConfig(ConfigModel):
 
     min_episodes: int = setting(20, "with fewer episodes the verdict is refused", ge=1)
     falsification_error_limit: float = setting(
-        0.25, "largest error of the behaviour's mean value, as a share of the spread of its returns", gt=0
+        0.5, "largest error of the behaviour's mean value, as a share of the spread of its returns", gt=0
     )
     falsification_correlation_limit: float = setting(
         0.5,
@@ -63,7 +63,7 @@ class JudgeConfig(ConfigModel):
     )
     neighbours: int = setting(5, "a row is as far from the log as its k-th nearest logged row", ge=1)
     coverage_limit: float = setting(
-        0.05,
+        0.02,
         "largest share of the policy's actions further from the log than 99 % of its own rows",
         ge=0,
         le=1,
@@ -72,7 +72,7 @@ class JudgeConfig(ConfigModel):
         0.5, "the same along the model's rollouts of the policy", ge=0, le=1
     )
     drift_limit: float = setting(
-        0.25,
+        0.5,
         "largest change of the value in the last third of training, as a share of the spread of returns or "
         "of the difference to the behaviour, whichever is larger",
         gt=0,

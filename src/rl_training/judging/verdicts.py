@@ -25,15 +25,15 @@ def interval(
     return Interval(mean, mean - reach, mean + reach)
 
 
-def combined(first: Interval, second: Interval) -> Interval:
-    """Two methods as one: the mean of their values, and an interval that spans both.
+def combined(first: Interval, second: Interval, *, mean: bool) -> Interval:
+    """The first method's value, or the mean of both, with an interval that spans both.
 
     Each sees what the other cannot: resampling shows noise, another method shows extrapolation.
     """
     lows, highs = (first.low, second.low), (first.high, second.high)
     low = None if None in lows else min(each for each in lows if each is not None)
     high = None if None in highs else max(each for each in highs if each is not None)
-    return Interval((first.value + second.value) / 2.0, low, high)
+    return Interval((first.value + second.value) / 2.0 if mean else first.value, low, high)
 
 
 def shifted(interval: Interval, by: float) -> Interval:
