@@ -19,6 +19,7 @@ SOURCES |= {
     "Callback": "rl_training.runtime.callbacks.base",
     "TrainConfig": "rl_training.core.train_config",
     "TransitionDataset": "rl_training.data.offline_dataset",
+    "judge": "rl_training.judging",
     "load_policy": "rl_training.policies.loading",
     "register_algorithm": "rl_training.algorithms.recipe",
     "register_format": "rl_training.data.formats",

@@ -14,6 +14,7 @@ from rl_training.api.algorithms import TQC as TQC
 from rl_training.core.train_config import TrainConfig as TrainConfig
 from rl_training.data.formats import register_format as register_format
 from rl_training.data.offline_dataset import TransitionDataset as TransitionDataset
+from rl_training.judging import judge as judge
 from rl_training.models.networks import register_network as register_network
 from rl_training.policies.loading import load_policy as load_policy
 from rl_training.runtime.callbacks.base import Callback as Callback

@@ -6,6 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -84,7 +85,6 @@ class Learner(ABC):
         self._steps: dict[tuple[Any, ...], Step] = {}
         self._compiler: Callable[[Step], Step] | None = None
         self.setup()
-        self.policy = Policy(self.acting(), unit_spaces(model.obs_dim, model.action_dim))
 
     # ---- what an algorithm writes
 
@@ -107,6 +107,11 @@ class Learner(ABC):
     def acting(self) -> Actor:
         """The actor that acts, live: the model's, unless an algorithm acts with another one."""
         return self.model.actor
+
+    @cached_property
+    def policy(self) -> Policy:
+        """What acts, live, in the units that `Policy.set_units` tells it; made when first asked for."""
+        return Policy(self.acting(), unit_spaces(self.model.obs_dim, self.model.action_dim))
 
     # ---- what they build on
 

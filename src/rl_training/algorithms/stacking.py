@@ -72,7 +72,8 @@ def twin(learner: Learner) -> Learner:
 def copy_shared(source: Learner, target: Learner) -> None:
     """What all seeds of a stack have in common: units, age, optimiser steps, learning rates."""
     target.updates = source.updates
-    target.policy.set_units(source.policy.spaces, source.policy.observation_steps)
+    if "policy" in vars(source):  # one that nobody asked for has no units to pass on
+        target.policy.set_units(source.policy.spaces, source.policy.observation_steps)
     for name, optimizer in source.optimizers.items():
         target.optimizers[name].step_count.copy_(optimizer.step_count)
         target.optimizers[name].learning_rate.copy_(optimizer.learning_rate)

@@ -20,6 +20,7 @@ from rl_training.cli.describe import describe
 from rl_training.cli.evaluate import evaluate
 from rl_training.cli.examples import examples
 from rl_training.cli.export import export
+from rl_training.cli.judge import judge
 from rl_training.cli.predict import predict
 from rl_training.cli.report import report
 from rl_training.cli.resume import resume
@@ -89,6 +90,12 @@ app.command(
         "rl-training report 'runs/sac-*' 'runs/tqc-*' --out report.md",
     )
 )(report)
+app.command(
+    epilog=examples(
+        "rl-training judge runs/RUN --data log.parquet --out judge.html",
+        "rl-training judge policy.onnx runs/RUN --data log.hdf5 --gamma 0.98 --json judge.json",
+    )
+)(judge)
 app.command(epilog=examples("rl-training compare 'runs/sac-*' 'runs/tqc-*'"))(compare)
 
 app.add_typer(data_app, name="data")

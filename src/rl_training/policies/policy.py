@@ -76,6 +76,11 @@ class Policy(nn.Module):
         """The deterministic actions, float32, inside the bounds: `[B, obs_dim]` -> `[B, action_dim]`."""
         return self.to_units(self.actor.mode(self.prepared(obs)))
 
+    @property
+    def has_distribution(self) -> bool:
+        """Whether random actions come from one mean and log std."""
+        return isinstance(self.actor, GaussianActor)
+
     def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log std in [-1, 1] units; the actor's `draws` says how an action is made of them."""
         actor = self.actor

@@ -11,7 +11,8 @@ from html import escape
 from urllib.parse import quote
 
 from rl_training.core.version import VERSION
-from rl_training.report.sections import Section
+from rl_training.report.marks import Intervals, Scatter
+from rl_training.report.sections import Block, Section
 from rl_training.report.statistics import Estimate
 from rl_training.report.style import STYLE
 from rl_training.report.summary import Head
@@ -49,7 +50,9 @@ def render_html(head: Head, parts: Sequence[Section]) -> str:
     )
 
 
-def _block(block: Table | Chart, heading: str) -> str:
+def _block(block: Block, heading: str) -> str:
+    if isinstance(block, Scatter | Intervals):
+        return block.figure()
     return _table(block, heading) if isinstance(block, Table) else _chart(block)
 
 

@@ -10,6 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
+from rl_training.report.marks import Intervals, Scatter
 from rl_training.report.run_reader import SCORE, metric_title
 from rl_training.report.single_run import result_table, run_curve, settings_table, training_charts
 from rl_training.report.statistics import (
@@ -34,12 +35,13 @@ PROFILE_THRESHOLDS = 60
 
 Scores = Mapping[str, list[list[float]]]
 """Label of a configuration -> its scores, a list per task."""
+Block = Table | Chart | Scatter | Intervals
 
 
 @dataclass(frozen=True)
 class Section:
     title: str
-    blocks: tuple[Table | Chart, ...]
+    blocks: tuple[Block, ...]
 
 
 def sections(study: Study, folder: Path, seed: int = 0) -> list[Section]:

@@ -1,0 +1,194 @@
+"""Policies of known worth for `judge_truth.py`: trained, planted, and what each truly earns.
+
+For one data set: snapshots of several algorithms at several ages, one trained on other data, and three that
+are bad on purpose (uniformly random, one constant action, a good policy shifted by half the action range).
+True values are discounted returns of episodes in the environment that are long enough for the discount to
+end them, as the judge's own are. Everything made is found again in the output directory.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.core.spaces import FloatArray, Spaces
+from rl_training.core.train_config import TrainConfig
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.policies.predict_files import open_policy
+from rl_training.runtime.environments import spaces_of
+from rl_training.runtime.resumable_collection import CollectionRequest, collect_to
+
+GAMMA = 0.99
+EPISODES = 100
+LONG_ENOUGH = 600
+"""Steps after which 0.99^n is 0.002; environments with a longer limit of their own keep it."""
+
+SNAPSHOTS = {"td3_bc": (500, 2000, 10_000), "iql": (500, 3000, 10_000), "bc": (500, 5000), "awac": (3000,)}
+PLANTED = ("uniform", "constant", "biased")
+OTHER_ROWS = 5000
+
+
+@dataclass(frozen=True)
+class DataSet:
+    name: str
+    file: str
+    env_id: str
+    widths: tuple[int, ...]
+
+
+DATA_SETS = {
+    each.name: each
+    for each in (
+        DataSet("pendulum-random", "pendulum/pendulum_random_v1.1.0.h5", "Pendulum-v1", (64, 64)),
+        DataSet("pendulum-replay", "pendulum/pendulum_v1.1.0.h5", "Pendulum-v1", (64, 64)),
+        DataSet("hopper-medium-replay", "hopper-medium-replay-v0.hdf5", "Hopper-v5", (128, 128)),
+        DataSet("halfcheetah-medium", "halfcheetah-medium-v0.hdf5", "HalfCheetah-v5", (128, 128)),
+    )
+}
+
+
+class Uniform:
+    """Draws afresh for every observation."""
+
+    def __init__(self, spaces: Spaces, seed: int) -> None:
+        self.spaces, self.draws = spaces, np.random.default_rng(seed)
+
+    def predict(self, obs: FloatArray) -> FloatArray:
+        return self.spaces.to_env(self.draws.uniform(-1.0, 1.0, (len(obs), self.spaces.action_dim)))
+
+
+class Constant:
+    """Half of the way to the upper bound, always."""
+
+    def __init__(self, spaces: Spaces) -> None:
+        self.spaces = spaces
+
+    def predict(self, obs: FloatArray) -> FloatArray:
+        return self.spaces.to_env(np.full((len(obs), self.spaces.action_dim), 0.5))
+
+
+class Biased:
+    """Another policy's actions plus half the action range."""
+
+    def __init__(self, policy: Any, spaces: Spaces) -> None:
+        self.policy, self.spaces = policy, spaces
+
+    def predict(self, obs: FloatArray) -> FloatArray:
+        return self.spaces.to_env(self.spaces.to_unit(self.policy.predict(obs)) + 1.0)
+
+
+def train(
+    algo: str, data: Path, env_id: str, steps: tuple[int, ...], seed: int, out: Path, widths: tuple[int, ...]
+) -> None:
+    """One run whose checkpoints hold the snapshots."""
+    settings: dict[str, Any] = {
+        "dataset_kind": "hdf5",
+        "dataset_path": str(data),
+        "hidden_sizes": list(widths),
+        "keep_checkpoints": 100,
+        "save_best": False,
+        "compile": False,
+        "eval_interval": 0,
+        "normalize_observations": True,
+    }
+    config = TrainConfig(
+        algo=algo,
+        env_id=env_id,
+        seed=seed,
+        total_timesteps=steps[-1],
+        output_dir=str(out),
+        eval_episodes=0,
+        checkpoint_interval=int(np.gcd.reduce(steps)),
+        algo_kwargs=settings,
+    )
+    get_algorithm_spec(algo).train_fn(config, run_suffix=algo)
+
+
+def snapshot(out: Path, step: int) -> Path:
+    (found,) = out.glob(f"*/checkpoints/step_{step}.safetensors")
+    return found
+
+
+def policies_of(data_set: DataSet, root: Path, out: Path, seed: int) -> dict[str, Any]:
+    """Name -> policy; trains what is missing."""
+    policies: dict[str, Any] = {}
+    for algo, steps in SNAPSHOTS.items():
+        folder = out / f"{algo}-s{seed}"
+        if not list(folder.glob(f"*/checkpoints/step_{steps[-1]}.safetensors")):
+            train(algo, root / data_set.file, data_set.env_id, steps, seed, folder, data_set.widths)
+        policies |= {f"{algo}-{step}": open_policy(snapshot(folder, step)) for step in steps}
+    other = out / f"other-s{seed}"
+    if not list(other.glob("*/checkpoints/step_2000.safetensors")):
+        from rl_training.data.convert import target_place
+
+        rows = other / "random.hdf5"
+        rows.parent.mkdir(parents=True, exist_ok=True)
+        collect_to(
+            target_place(str(rows)),
+            CollectionRequest(
+                env_id=data_set.env_id,
+                rows=OTHER_ROWS,
+                seed=900 + seed,
+                checkpoint=None,
+                noise=0.0,
+                random_share=0.0,
+                env_kwargs={},
+            ),
+            lambda *told, **more: None,
+        )
+        train("td3_bc", rows, data_set.env_id, (2000,), seed, other, data_set.widths)
+    policies["other-data"] = open_policy(snapshot(other, 2000))
+    return policies
+
+
+def with_planted(policies: dict[str, Any], best: str, spaces: Spaces, seed: int) -> dict[str, Any]:
+    planted = (Uniform(spaces, seed), Constant(spaces), Biased(policies[best], spaces))
+    return policies | dict(zip(PLANTED, planted, strict=True))
+
+
+def true_value(policy: Any, env_id: str, seed: int) -> dict[str, float]:
+    """Mean discounted return of many episodes, stepped side by side, and its standard error."""
+    limit = max(LONG_ENOUGH, gym.spec(env_id).max_episode_steps or 0)
+    envs = [gym.make(env_id, max_episode_steps=limit, disable_env_checker=True) for _ in range(EPISODES)]
+    obs = np.stack([env.reset(seed=seed * 1000 + index)[0] for index, env in enumerate(envs)])
+    returns, plain, alive, discount = np.zeros(EPISODES), np.zeros(EPISODES), np.arange(EPISODES), 1.0
+    while len(alive):
+        actions = policy.predict(obs[alive].astype(np.float32))
+        ended = np.zeros(len(alive), dtype=bool)
+        for place, index in enumerate(alive):
+            obs[index], reward, terminated, truncated, _ = envs[index].step(actions[place])
+            returns[index] += discount * float(reward)
+            plain[index] += float(reward)
+            ended[place] = terminated or truncated
+        alive, discount = alive[~ended], discount * GAMMA
+    for env in envs:
+        env.close()
+    error = float(returns.std(ddof=1) / np.sqrt(EPISODES))
+    return {"value": float(returns.mean()), "standard_error": error, "return": float(plain.mean())}
+
+
+def truth_of(
+    data_set: DataSet, root: Path, out: Path, seed: int
+) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """The policies of one seed and what each truly earns, measured once and stored."""
+    file = out / f"truth-s{seed}.json"
+    policies = policies_of(data_set, root, out, seed)
+    values: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.is_file() else {}
+
+    def measure(names: dict[str, Any]) -> None:
+        for name, policy in names.items():
+            if name not in values:
+                values[name] = true_value(policy, data_set.env_id, seed=5000 + seed)
+                file.write_text(json.dumps(values, indent=1))
+                print(f"{data_set.name} seed {seed} {name}: {values[name]['value']:.1f}", flush=True)
+
+    measure(policies)
+    best = max(policies, key=lambda name: values[name]["value"])
+    policies = with_planted(policies, best, spaces_of(data_set.env_id), seed)
+    measure(policies)
+    return policies, values

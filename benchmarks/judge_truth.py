@@ -1,0 +1,151 @@
+"""Does the judge tell the truth? Its verdicts next to what policies really earn.
+
+    python benchmarks/judge_truth.py --data DIR [--set pendulum-random …] [--seeds 0 1] [--out DIR]
+
+For each data set and seed, about a dozen policies of known worth (`judge_policies.py`) are judged by the log
+alone and compared with 100 episodes each in the environment. Policies, true values and judgements are kept
+in the output directory, so the command can be stopped and repeated; `--table` only prints what is there.
+
+Columns: Spearman rank correlation of estimated and true values; regret of the first choice and of the best
+of the first three; mean absolute error (all three as shares of best minus worst); share of 90 % intervals
+that hold the truth, over the policies whose checks pass and over the others; planted bad policies that were
+called better.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from judge_policies import DATA_SETS, GAMMA, PLANTED, DataSet, truth_of
+from scipy.stats import spearmanr
+
+from rl_training.data import load_transition_dataset
+from rl_training.experiment.runs import write_json_atomic
+from rl_training.judging import judge
+
+METHODS = ("fqe", "model", "wdr", "wpdis")
+
+
+def judged(data_set: DataSet, options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """The judgement of one seed's policies, made or found."""
+    folder = options.out / data_set.name
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"judgement{options.suffix}-s{seed}.json"
+    if file.is_file():
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+    policies, truth = truth_of(data_set, options.data, folder, seed)
+    data = load_transition_dataset("hdf5", dataset_path=options.data / data_set.file)
+    settings = json.loads(options.settings)
+    told = judge(policies, data, gamma=GAMMA, seed=seed, **settings).to_dict()
+    for policy in told["policies"]:
+        del policy["evidence"]
+        policy["truth"] = truth[policy["name"]]
+    write_json_atomic(file, told)
+    return told
+
+
+def row(name: str, told: dict[str, Any], method: str) -> dict[str, Any]:
+    """The measures of one method on one data set and seed."""
+    policies = [policy for policy in told["policies"] if method in policy["estimates"]]
+    truth = np.array([policy["truth"]["value"] for policy in policies])
+    values = np.array([policy["estimates"][method]["value"] or np.nan for policy in policies], dtype=float)
+    values = np.nan_to_num(values, nan=np.nanmin(values))
+    scale = truth.max() - truth.min()
+    order = np.argsort(-values, kind="stable")
+    found = {
+        "data": name,
+        "method": method,
+        "spearman": float(spearmanr(values, truth).statistic),
+        "regret@1": float((truth.max() - truth[order[0]]) / scale),
+        "regret@3": float((truth.max() - truth[order[:3]].max()) / scale),
+        "error": float(np.abs(values - truth).mean() / scale),
+    }
+    bounds = [policy["estimates"][method] for policy in policies]
+    if all(each["low"] is not None for each in bounds):
+        holds = np.array([e["low"] <= t <= e["high"] for e, t in zip(bounds, truth, strict=True)])
+        passed = np.array([policy["verdict"] != "refused" for policy in policies])
+        found["held, passed"] = f"{holds[passed].mean():.2f} of {passed.sum()}" if passed.any() else "–"
+        found["held, refused"] = (
+            f"{holds[~passed].mean():.2f} of {(~passed).sum()}" if (~passed).any() else "–"
+        )
+    return found
+
+
+def verdicts(name: str, told: dict[str, Any]) -> dict[str, Any]:
+    """What was said about good and planted policies, against the behaviour's own value."""
+    behaviour = told["behaviour"]["value"]
+    counts = {verdict: 0 for verdict in ("better", "worse", "indistinguishable", "refused")}
+    wrong, planted_better = 0, 0
+    for policy in told["policies"]:
+        counts[policy["verdict"]] += 1
+        gain = policy["truth"]["value"] - behaviour
+        wrong += (policy["verdict"] == "better" and gain < 0) or (policy["verdict"] == "worse" and gain > 0)
+        planted_better += policy["name"] in PLANTED and policy["verdict"] == "better"
+    return {"data": name, **counts, "wrong side": wrong, "planted called better": planted_better}
+
+
+def print_rows(rows: list[dict[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for each in rows for name in each))
+    print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
+    for each in rows:
+        cells = (each.get(name, "–") for name in names)
+        print("| " + " | ".join(f"{c:.3f}" if isinstance(c, float) else str(c) for c in cells) + " |")
+    print()
+
+
+def print_policies(name: str, told: dict[str, Any]) -> None:
+    own = told["behaviour"]
+    print(
+        f"{name}: behaviour {own['value']:.1f} [{own['low']:.1f}, {own['high']:.1f}], {told['seconds']:.0f} s"
+    )
+    for policy in sorted(told["policies"], key=lambda each: -each["truth"]["value"]):
+        refusals = [key for key, check in policy["checks"].items() if check["outcome"] == "refused"]
+        model = policy["estimates"].get("model", {"value": float("nan")})["value"]
+        print(
+            f"  {policy['name']:14s} true {policy['truth']['value']:8.1f}  fqe {policy['value']:8.1f} "
+            f"[{policy['low']:8.1f}, {policy['high']:8.1f}]  model {model:8.1f}  {policy['verdict']:17s} "
+            + ", ".join(refusals)
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="directory that holds the data files")
+    parser.add_argument("--set", nargs="+", choices=list(DATA_SETS), default=list(DATA_SETS), dest="sets")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/judge_truth"))
+    parser.add_argument("--settings", default="{}", help="settings of the judgement, as JSON")
+    parser.add_argument("--suffix", default="", help="keeps judgements of other settings apart")
+    parser.add_argument("--table", action="store_true", help="print what is there, judge nothing")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows, said = [], []
+    for seed in options.seeds:
+        for name in options.sets:
+            file = options.out / name / f"judgement{options.suffix}-s{seed}.json"
+            if options.table and not file.is_file():
+                continue
+            told = judged(DATA_SETS[name], options, seed)
+            rows += [row(f"{name} {seed}", told, method) for method in METHODS]
+            said.append(verdicts(f"{name} {seed}", told))
+            print_policies(f"{name} seed {seed}", told)
+    print_rows(rows)
+    print_rows(said)
+    for method in METHODS:
+        mine = [each for each in rows if each["method"] == method]
+        means = {
+            key: float(np.mean([each[key] for each in mine])) for key in ("spearman", "regret@1", "error")
+        }
+        print(method, {key: round(value, 3) for key, value in means.items()})
+
+
+if __name__ == "__main__":
+    main()

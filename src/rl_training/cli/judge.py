@@ -1,0 +1,141 @@
+"""`rl-training judge`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rl_training.cli.column_options import with_column_options
+
+if TYPE_CHECKING:
+    from rl_training.data.offline_dataset import TransitionDataset
+    from rl_training.judging.judgement import Judgement
+
+
+@with_column_options
+def judge(
+    fields: dict[str, Any],
+    policies: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="POLICY_OR_RUN...",
+            help="Run directories, checkpoints or exported .onnx/.safetensors policies.",
+        ),
+    ],
+    data: Annotated[str, typer.Option("--data", help="The log: file, folder, pattern, or Minari id.")],
+    gamma: Annotated[float, typer.Option("--gamma", help="Discount of future rewards.")] = 0.99,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the judgement.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Write one HTML page with everything.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any other setting of a judgement, such as members=4."
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Say how good policies are from a log alone, and whether that can be said at all."""
+    from rl_training.core.atomic import write_json_atomic
+    from rl_training.judging.judge_policies import judge as judge_policies
+    from rl_training.policies.predict_files import open_policy
+
+    keywords = {**parsed_settings(settings or []), "gamma": gamma, "seed": seed}
+    opened = {name: open_policy(path) for name, path in unique_names(policies).items()}
+    log = read_data(data, fields)
+    with Stages(quiet) as stages:
+        result = judge_policies(opened, log, on_progress=stages.tell, **keywords)
+    print_result(result)
+    if json_file is not None:
+        write_json_atomic(json_file, result.to_dict())
+        typer.echo(f"numbers: {json_file}")
+    if out is not None:
+        from rl_training.report.judge_page import write_judge_page
+
+        typer.echo(f"page: {write_judge_page(result, out)}")
+
+
+def read_data(source: str, fields: dict[str, Any]) -> TransitionDataset:
+    """The one place where the log is opened."""
+    from rl_training.data.convert import read_place, source_place
+
+    return read_place(source_place(source), fields=fields).to_dataset()
+
+
+def unique_names(paths: list[Path]) -> dict[str, Path]:
+    """A short name for every path: its own, with as much of the directory as keeps it apart."""
+    for parts in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(paths):
+            return dict(zip(names, paths, strict=True))
+    return {str(path): path for path in paths}
+
+
+def parsed_settings(given: list[str]) -> dict[str, Any]:
+    """`name=value` pairs, the value as YAML."""
+    from rl_training.config.yaml_text import parse_yaml
+    from rl_training.core.errors import ConfigError
+
+    found: dict[str, Any] = {}
+    for entry in given:
+        name, sign, text = entry.partition("=")
+        if not sign:
+            raise ConfigError(f"--set must be NAME=VALUE, got {entry!r}")
+        found[name] = parse_yaml(text, name)
+    return found
+
+
+def print_result(result: Judgement) -> None:
+    from rl_training.cli.output import print_table
+    from rl_training.report.tables import plain_number
+
+    def told(value: float, low: float, high: float) -> tuple[str, str]:
+        bounds = f"{plain_number(value)} [{plain_number(low)}, {plain_number(high)}]"
+        return bounds, plain_number(result.per_step(value))
+
+    rows: list[tuple[str, ...]] = [
+        (p.name, p.verdict, *told(p.value, p.low, p.high)) for p in result.ranking()
+    ]
+    own = result.behaviour
+    rows.append(("logged behaviour", "–", *told(own.value, own.low, own.high)))
+    share = f"{100 * float(result.settings['confidence']):.0f} %"
+    print_table(("policy", "verdict", f"value [{share}]", "per step"), rows)
+    for policy in result.ranking():
+        typer.echo(f"{policy.name}: {policy.sentence}")
+    for sentence in result.advice:
+        typer.echo(f"- {sentence}")
+
+
+STAGES = {
+    "values": "values of policies and behaviour",
+    "dynamics": "model of the dynamics",
+    "density": "density of the logged actions",
+    "policies": "checks and verdicts",
+}
+
+
+class Stages:
+    """A live table of what is being fitted and how far it is, for people at a terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
+        self.tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Stages:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
+
+    def tell(self, name: str, done: int, total: int) -> None:
+        if name not in self.tasks:
+            self.tasks[name] = self.progress.add_task(STAGES.get(name, name), total=total)
+        self.progress.update(self.tasks[name], completed=done, total=total)

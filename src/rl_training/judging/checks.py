@@ -1,0 +1,152 @@
+"""The checks that can say no. Each asks one question and answers in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rl_training.data.returns import returns_to_go
+from rl_training.judging.coverage import LIMIT_PERCENTILE
+from rl_training.judging.estimators import effective_sample_sizes
+from rl_training.judging.judgement import Check, Interval, Outcome
+from rl_training.judging.log import Float64Array, JudgedLog
+from rl_training.judging.settings import JudgeConfig
+from rl_training.judging.values import ENOUGH, FittedValues, updates_to_settle
+
+CALIBRATION_BINS = 10
+FEW_EPISODES = 10.0
+"""Weights worth fewer episodes than this are no basis for an estimate."""
+
+
+def enough_episodes(log: JudgedLog, config: JudgeConfig) -> Check:
+    numbers = {"episodes": float(log.episodes)}
+    if log.episodes >= config.min_episodes:
+        return Check("passed", f"The log has {log.episodes} episodes.", numbers)
+    reason = f"The log has only {log.episodes} episodes; {config.min_episodes} are the least that can tell."
+    return Check("refused", reason, numbers)
+
+
+def held_out_returns(log: JudgedLog, values: Float64Array) -> Float64Array:
+    """Returns-to-go of the log, where a cut-off episode goes on with the value of its last row."""
+    earned = log.rewards.astype(np.float64)
+    cut = log.ends & ~log.dones
+    earned[cut] = values[cut]
+    returns: Float64Array = returns_to_go(earned, log.ends, log.gamma)
+    return returns
+
+
+def falsification(log: JudgedLog, fitted: FittedValues, config: JudgeConfig) -> Check:
+    """Does the procedure give the behaviour, whose returns are known, its right values?
+
+    Means alone would pass shuffled rewards and blank observations: ranks are compared as well.
+    """
+    from scipy.stats import spearmanr
+
+    values = fitted.logged[-1]
+    returns = held_out_returns(log, values)
+    known = np.isfinite(values) & np.isfinite(returns) & ~(log.ends & ~log.dones)
+    if known.sum() < 3 or np.ptp(returns[known]) == 0.0 or np.ptp(values[known]) == 0.0:
+        return Check("refused", "The log holds nothing to test values with: its returns are all the same.")
+    error = float((values[known] - returns[known]).mean() / returns[known].std())
+    rank = float(spearmanr(values[known], returns[known]).statistic)
+    linear = float(np.corrcoef(values[known], returns[known])[0, 1])
+    # Where most returns are nearly equal their ranks are noise, and the line through the others is not.
+    correlation = max(rank, linear)
+    numbers = {"error": error, "rank_correlation": rank, "correlation": linear}
+    if abs(error) > config.falsification_error_limit:
+        reason = (
+            f"Values of the logged behaviour miss its own returns by {abs(error):.0%} of their spread, "
+            "so values of a policy cannot be trusted either."
+        )
+        return Check("refused", reason, numbers)
+    if correlation < config.falsification_correlation_limit:
+        reason = (
+            f"Values hardly follow the returns of held-out episodes (correlation {correlation:.2f}): the "
+            "observations may not hold what the rewards depend on."
+        )
+        return Check("refused", reason, numbers)
+    reason = f"Values of the behaviour agree with held-out returns (correlation {correlation:.2f})."
+    return Check("passed", reason, numbers)
+
+
+def calibration(log: JudgedLog, fitted: FittedValues) -> tuple[tuple[float, float], ...]:
+    """Mean held-out value and mean return of rows sorted by value into equal parts."""
+    values = fitted.logged[-1]
+    returns = held_out_returns(log, values)
+    known = np.flatnonzero(np.isfinite(values) & np.isfinite(returns))
+    ordered = known[np.argsort(values[known], kind="stable")]
+    parts = [part for part in np.array_split(ordered, CALIBRATION_BINS) if len(part)]
+    return tuple((float(values[part].mean()), float(returns[part].mean())) for part in parts)
+
+
+def convergence(log: JudgedLog, fitted: FittedValues, index: int, config: JudgeConfig) -> Check:
+    """Have the values settled? An unsettled training has narrow intervals, so they cannot tell.
+
+    What is left of the drift is part of the interval; beyond a limit it is not believed at all.
+    """
+    spread = log.reward_scale.spread
+    size = max(spread, abs(float(fitted.values[index].mean() - fitted.values[-1].mean())))
+    numbers = {
+        "progress": fitted.progress,
+        "drift": abs(fitted.drift(index)) / size,
+        "level_error": fitted.level_error(index, log.horizon) / spread,
+        "member_std": float(fitted.values[index].std(ddof=1)) / spread,
+    }
+    if not np.isfinite(fitted.values[index]).all():
+        return Check("refused", "The values grew without bounds.", numbers)
+    if fitted.progress < 0.99 * ENOUGH:
+        needed = updates_to_settle(config, log)
+        reason = f"{fitted.updates:,} updates are too few for this discount; {needed:,} are needed."
+        return Check("refused", reason, numbers)
+    if numbers["drift"] > config.drift_limit:
+        reason = f"The value still moved by {numbers['drift']:.0%} when training ended."
+        return Check("refused", reason, numbers)
+    return Check("passed", "The value has settled.", numbers)
+
+
+def coverage(share: float, limit: float, *, along_rollouts: bool) -> Check:
+    where = "in states that it would reach" if along_rollouts else "in logged states"
+    numbers = {"share_outside": share, "limit": limit}
+    words = f"further from anything logged than {LIMIT_PERCENTILE:.0f} % of the log itself"
+    told = f"{share:.1%} of what the policy does {where} is {words}"
+    if share > limit:
+        return Check("refused", f"{told}; at most {limit:.0%} can be judged.", numbers)
+    return Check("passed", f"{told}.", numbers)
+
+
+def second_opinion(
+    own: Interval, model: Interval, behaviour: float, spread: float, config: JudgeConfig
+) -> Check:
+    """Two different methods should not say opposite things."""
+    gap = abs(own.value - model.value) / spread
+    numbers = {"gap": gap, "model_value": model.value}
+    sides = (own.value - behaviour) * (model.value - behaviour)
+    overlap = _overlap(own, model)
+    if sides < 0.0 and not overlap:
+        reason = (
+            f"Two methods disagree: {own.value:.4g} by fitted values, {model.value:.4g} by a model of the "
+            f"dynamics, with the behaviour's {behaviour:.4g} between them."
+        )
+        return Check("refused", reason, numbers)
+    outcome: Outcome = "passed" if overlap or gap < config.falsification_error_limit else "warned"
+    agree = "agrees" if outcome == "passed" else "differs in size, not in direction"
+    return Check(outcome, f"A model of the dynamics {agree} ({model.value:.4g}).", numbers)
+
+
+def sample_size(log_ratios: Sequence[Float64Array], episodes: int) -> Check:
+    """How far the weights of importance sampling carry; says nothing about the headline value."""
+    sizes = effective_sample_sizes(log_ratios)
+    short = np.flatnonzero(sizes < min(FEW_EPISODES, episodes))
+    numbers = {"effective_sample_size": float(sizes[-1])}
+    if not len(short):
+        return Check("passed", f"The weights are worth {sizes[-1]:.0f} of {episodes} episodes.", numbers)
+    numbers["unusable_after"] = float(short[0])
+    reason = f"Importance sampling is unusable after step {int(short[0])} (weights worth < 10 episodes)."
+    return Check("warned", reason, numbers)
+
+
+def _overlap(first: Interval, second: Interval) -> bool:
+    if first.low is None or first.high is None or second.low is None or second.high is None:
+        return False
+    return first.low <= second.high and second.low <= first.high

@@ -1,0 +1,197 @@
+"""The log as a judgement sees it: episodes, normalised units, the behaviour's own next actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rl_training.core.errors import DataError
+from rl_training.data.episodes import BoolArray, IntArray, episode_lengths, episode_starts
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.returns import returns_to_go
+from rl_training.data.stored_rows import as_array
+
+FloatArray = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+
+SMALLEST_SPREAD = 1e-6
+
+
+@dataclass(frozen=True)
+class Scale:
+    """value -> (value - center) / spread, column by column."""
+
+    center: FloatArray
+    spread: FloatArray
+
+    @classmethod
+    def of(cls, values: FloatArray) -> Scale:
+        spread = values.std(axis=0, dtype=np.float64)
+        center = values.mean(axis=0, dtype=np.float64)
+        return cls(
+            center.astype(np.float32), np.where(spread > SMALLEST_SPREAD, spread, 1).astype(np.float32)
+        )
+
+    def apply(self, values: npt.ArrayLike) -> FloatArray:
+        scaled: FloatArray = ((np.asarray(values, np.float32) - self.center) / self.spread).astype(np.float32)
+        return scaled
+
+    def undo(self, values: FloatArray) -> FloatArray:
+        plain: FloatArray = (values * self.spread + self.center).astype(np.float32)
+        return plain
+
+
+@dataclass(frozen=True)
+class RewardScale:
+    """Rewards centred and divided by the spread of returns; values undo it.
+
+    Centring takes the level out of what the networks have to learn. After a termination nothing is earned,
+    which in centred rewards is a value of its own.
+    """
+
+    center: float
+    spread: float
+    horizon: float
+
+    def rewards(self, values: FloatArray) -> FloatArray:
+        scaled: FloatArray = ((values.astype(np.float64) - self.center) / self.spread).astype(np.float32)
+        return scaled
+
+    @property
+    def terminal(self) -> float:
+        """The scaled value of earning nothing any more."""
+        return -self.level / self.spread
+
+    @property
+    def level(self) -> float:
+        """What the centre of the rewards adds to every value."""
+        return self.center * self.horizon if self.center else 0.0
+
+    def values(self, scaled: npt.ArrayLike) -> Float64Array:
+        return np.asarray(scaled, dtype=np.float64) * self.spread + self.level
+
+
+@dataclass(frozen=True)
+class JudgedLog:
+    """Rows in time order, in the user's units, and how they are scaled for the networks."""
+
+    obs: FloatArray
+    actions: FloatArray
+    next_obs: FloatArray
+    rewards: FloatArray
+    dones: BoolArray
+    ends: BoolArray
+    gamma: float
+
+    @classmethod
+    def from_dataset(cls, data: TransitionDataset, gamma: float) -> JudgedLog:
+        if not len(data):
+            raise DataError(f"{data.info.source}: the dataset is empty (no complete transition)")
+        if data.discounts is not None:
+            raise DataError(f"{data.info.source}: rows with discounts of their own cannot be judged")
+        columns = [as_array(values) for values in (data.obs, data.actions, data.next_obs, data.rewards)]
+        obs, actions, next_obs = (c.reshape(len(data), -1).astype(np.float32) for c in columns[:3])
+        for name, values in zip(("obs", "actions", "next_obs", "rewards"), columns, strict=True):
+            if not np.isfinite(values).all():
+                raise DataError(f"{data.info.source}: {name} must be finite numbers to be judged")
+        dones, ends = as_array(data.dones) != 0, data.episode_ends("a judgement")
+        log = cls(obs, actions, next_obs, columns[3].astype(np.float32), dones, ends, gamma)
+        if gamma == 1.0 and not dones[ends].all():
+            raise DataError(
+                f"gamma must be < 1: {int((~dones[ends]).sum())} of {log.episodes} episodes do not "
+                "terminate, and what never ends has no finite undiscounted value"
+            )
+        return log
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def episodes(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def starts(self) -> IntArray:
+        return episode_starts(self.ends)
+
+    @cached_property
+    def lengths(self) -> IntArray:
+        return episode_lengths(self.ends)
+
+    @cached_property
+    def numbers(self) -> IntArray:
+        """The episode of each row."""
+        return np.cumsum(self.ends, dtype=np.int64) - self.ends
+
+    @cached_property
+    def steps(self) -> IntArray:
+        """How far into its episode each row is."""
+        steps: IntArray = np.arange(len(self)) - np.repeat(self.starts, self.lengths)
+        return steps
+
+    def per_episode(self, values: npt.ArrayLike) -> list[npt.NDArray[np.float64]]:
+        """One array per episode."""
+        return np.split(np.asarray(values, dtype=np.float64), self.starts[1:])
+
+    @cached_property
+    def next_actions(self) -> FloatArray:
+        """The action logged one row later; meaningless at the end of an episode."""
+        return np.concatenate([self.actions[1:], self.actions[-1:]])
+
+    @property
+    def has_successor(self) -> BoolArray:
+        """Rows whose value can be followed on: the next action is logged, or nothing comes after."""
+        return ~self.ends | self.dones
+
+    @cached_property
+    def horizon(self) -> float:
+        """How many steps count: 1 / (1 - gamma), or the longest episode where nothing is discounted."""
+        return float(self.lengths.max()) if self.gamma == 1.0 else 1.0 / (1.0 - self.gamma)
+
+    @cached_property
+    def obs_scale(self) -> Scale:
+        return Scale.of(self.obs)
+
+    @cached_property
+    def action_scale(self) -> Scale:
+        return Scale.of(self.actions)
+
+    @cached_property
+    def reward_scale(self) -> RewardScale:
+        center = 0.0 if self.gamma == 1.0 else float(self.rewards.mean(dtype=np.float64))
+        earned = self.rewards.astype(np.float64) - center
+        earned[self.dones] -= self.gamma * center * self.horizon
+        spread = float(returns_to_go(earned, self.ends, self.gamma).std())
+        return RewardScale(center, spread if spread > SMALLEST_SPREAD else 1.0, self.horizon)
+
+    @cached_property
+    def value_range(self) -> tuple[float, float]:
+        """The smallest and the largest value that the logged rewards can add up to."""
+        low, high = float(self.rewards.min()), float(self.rewards.max())
+        bounds = [low * self.horizon, high * self.horizon]
+        if self.dones.any():  # an episode may also end at once
+            bounds = [min(bounds[0], low), max(bounds[1], high)]
+        return bounds[0], bounds[1]
+
+    @property
+    def mean_return(self) -> float:
+        """Mean discounted return of the logged episodes as they are, cut off where they were."""
+        returns = returns_to_go(self.rewards, self.ends, self.gamma)
+        return float(returns[self.starts].mean())
+
+    @cached_property
+    def columns(self) -> dict[str, Tensor]:
+        """What the networks see, row by row."""
+        return {
+            "obs": torch.from_numpy(self.obs_scale.apply(self.obs)),
+            "actions": torch.from_numpy(self.action_scale.apply(self.actions)),
+            "next_obs": torch.from_numpy(self.obs_scale.apply(self.next_obs)),
+            "rewards": torch.from_numpy(self.reward_scale.rewards(self.rewards)),
+            "dones": torch.from_numpy(self.dones.astype(np.float32)),
+            "episodes": torch.from_numpy(self.numbers),
+        }

@@ -1,0 +1,79 @@
+"""Every setting of a judgement, with the limits at which it refuses to answer."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from rl_training.config import ConfigModel, setting
+
+
+class JudgeConfig(ConfigModel):
+    """How a policy is judged from a log. The defaults were chosen on `benchmarks/judge_truth.py`."""
+
+    section: ClassVar[str] = "judging"
+
+    gamma: float = setting(0.99, "discount of future rewards", gt=0, le=1)
+    seed: int = setting(0, "seed of resampling, initial weights and batches", ge=0)
+    confidence: float = setting(0.9, "probability that an interval is made for", gt=0, lt=1)
+
+    headline: Literal["fqe", "both"] = setting(
+        "fqe", "the value that is told: fitted values, or the mean of these and of the model's rollouts"
+    )
+
+    members: int = setting(5, "value networks per policy, each on its own resample of the episodes", ge=2)
+    hidden_sizes: tuple[int, ...] = setting((64, 64), "widths of the value networks' hidden layers", ge=1)
+    batch_size: int = setting(128, "rows per update", ge=1)
+    learning_rate: float = setting(1e-3, "step size of the value networks; falls to a twentieth", gt=0)
+    tau: float = setting(0.05, "share of the networks that their targets take over per update", gt=0, le=1)
+    updates: int | None = setting(
+        None, "updates of the value networks; null: as many as convergence needs, at least 5000", ge=1
+    )
+
+    compile: Literal["auto"] | bool = setting(
+        "auto", "torch.compile for the value networks; auto = where there are enough of them to gain"
+    )
+
+    model_rollouts: bool = setting(True, "ask a learned model of the dynamics for a second opinion")
+    model_members: int = setting(5, "dynamics networks", ge=2)
+    model_hidden_sizes: tuple[int, ...] = setting((128, 128), "widths of their hidden layers", ge=1)
+    model_updates: int = setting(4000, "updates of the dynamics networks", ge=1)
+    rollout_starts: int = setting(200, "logged first states from which the model is rolled out", ge=1)
+
+    importance: bool = setting(True, "also weigh the logged rewards (importance sampling, doubly robust)")
+    density_updates: int = setting(2000, "updates of the fitted density of the logged actions", ge=1)
+    log_ratio_range: tuple[float, float] = setting(
+        (-6.0, 2.0), "log pi - log mu of a single step is kept in this range"
+    )
+    kernel_bandwidth: float | None = setting(
+        None,
+        "std, in [-1, 1] units, of the kernel that stands in for the density of a deterministic policy; "
+        "null: what the fitted density leaves unexplained",
+        gt=0,
+    )
+
+    min_episodes: int = setting(20, "with fewer episodes the verdict is refused", ge=1)
+    falsification_error_limit: float = setting(
+        0.5, "largest error of the behaviour's mean value, as a share of the spread of its returns", gt=0
+    )
+    falsification_correlation_limit: float = setting(
+        0.5,
+        "smallest correlation (of ranks or linear, the larger) of its values with held-out returns",
+        ge=-1,
+        le=1,
+    )
+    neighbours: int = setting(5, "a row is as far from the log as its k-th nearest logged row", ge=1)
+    coverage_limit: float = setting(
+        0.02,
+        "largest share of the policy's actions further from the log than 99 % of its own rows",
+        ge=0,
+        le=1,
+    )
+    rollout_coverage_limit: float = setting(
+        0.5, "the same along the model's rollouts of the policy", ge=0, le=1
+    )
+    drift_limit: float = setting(
+        0.5,
+        "largest change of the value in the last third of training, as a share of the spread of returns or "
+        "of the difference to the behaviour, whichever is larger",
+        gt=0,
+    )

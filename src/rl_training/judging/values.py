@@ -1,0 +1,207 @@
+"""Values of several policies and of the behaviour by fitted Q evaluation, in the user's units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.stacking import stack_learners
+from rl_training.core.streams import torch_generator
+from rl_training.judging.fitting import Told, fit
+from rl_training.judging.fqe import FQE, ValueModel
+from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
+from rl_training.judging.settings import JudgeConfig
+from rl_training.runtime.compiling import missing_for_compiling
+
+ENOUGH = 3.0
+"""Updates x tau x (1 - gamma): the level of the values is then within exp(-3) of where it settles."""
+
+FEWEST_UPDATES = 5000
+WORTHWHILE = 250_000
+"""Networks x updates from which compiling (20 to 30 s) pays."""
+
+_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class PolicyActions:
+    """A policy's actions at every logged state and at every state that followed, in the user's units."""
+
+    here: FloatArray
+    there: FloatArray
+
+
+@dataclass(frozen=True)
+class FittedValues:
+    """What the ensembles say. The first axis is policies, the behaviour last; `[…, members]` follows."""
+
+    values: Float64Array
+    """value from the first states, `[policies + 1, members]`"""
+    history: list[tuple[int, Float64Array]]
+    """(updates, the same values) along training"""
+    residuals: Float64Array
+    """mean of target minus value over the rows a member has not seen, `[policies + 1, members]`"""
+    logged: Float64Array
+    """Q of the logged actions by members that have not seen the episode, `[policies + 1, rows]`"""
+    own: Float64Array
+    """Q of each policy's own actions there; the behaviour's own are the logged ones"""
+    final: Float64Array
+    """each policy's value of the state at which an episode ends, `[policies, episodes]`"""
+    updates: int
+    progress: float
+    """updates x tau x (1 - gamma)"""
+
+    def drift(self, index: int) -> float:
+        """How far the mean value moved in the last third of training."""
+        before = min(self.history, key=lambda entry: abs(entry[0] - 2 * self.updates / 3))
+        return float(self.values[index].mean() - before[1][index].mean())
+
+    def level_error(self, index: int, horizon: float) -> float:
+        """An error that all members share, as far as it shows: the larger of two signs of it.
+
+        The mean Bellman residual on unseen rows adds up over the horizon. The level settles exponentially,
+        so that what the last third of training moved it by says what is left to come.
+        """
+        residual = abs(float(self.residuals[index].mean())) * horizon
+        decay = math.exp(-self.progress / 3.0)
+        return max(residual, abs(self.drift(index)) * decay / (1.0 - decay))
+
+
+def updates_to_settle(config: JudgeConfig, log: JudgedLog) -> int:
+    return math.ceil(ENOUGH * log.horizon / config.tau - 1e-6)
+
+
+def updates_needed(config: JudgeConfig, log: JudgedLog) -> int:
+    return config.updates or max(FEWEST_UPDATES, updates_to_settle(config, log))
+
+
+def fit_values(
+    log: JudgedLog, policies: Sequence[PolicyActions], config: JudgeConfig, tell: Told
+) -> FittedValues:
+    """Train one stack of ensembles and read everything off it that a judgement needs."""
+    here = _stacked(log, [*(each.here for each in policies), log.actions])
+    there = _stacked(log, [*(each.there for each in policies), log.next_actions])
+    usable = torch.ones(len(policies) + 1, len(log))
+    usable[-1] = torch.from_numpy(log.has_successor.astype(np.float32))
+    learner = stack_learners([_learner(log, config) for _ in range(len(policies) + 1)])
+    assert isinstance(learner, FQE)
+    updates = updates_needed(config, log)
+    networks = config.members * len(here)
+    wanted = networks * updates >= WORTHWHILE if config.compile == "auto" else config.compile
+    if wanted and missing_for_compiling(learner.device.type) is None:
+        learner.compile()
+    history: list[tuple[int, Float64Array]] = []
+    fit(
+        learner,
+        lambda rows: batch_of(log, there, usable, rows),
+        len(log),
+        name="values",
+        updates=updates,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        tell=tell,
+        notice=lambda done: history.append((done, first_values(learner, log, here))),
+    )
+    scale = log.reward_scale
+    logged, residuals = _along_the_log(learner, log, there, usable)
+    own = torch.cat([_held_out(learner, log, log.columns["obs"], here)[:-1], logged[-1:]])
+    last = torch.from_numpy(np.flatnonzero(log.ends))
+    final = _held_out(learner, log, log.columns["next_obs"][last], there[:, last], last)[:-1]
+    final = torch.where(log.columns["dones"][last] > 0, scale.terminal, final)
+    return FittedValues(
+        values=history[-1][1],
+        history=history,
+        residuals=residuals * scale.spread,
+        logged=scale.values(logged),
+        own=scale.values(own),
+        final=scale.values(final),
+        updates=updates,
+        progress=updates * config.tau / log.horizon,
+    )
+
+
+def batch_of(log: JudgedLog, there: Tensor, usable: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    """The same rows for every policy, each with its own next actions."""
+    policies = len(there)
+    batch = {}
+    for name, values in log.columns.items():
+        picked = values[rows]
+        batch[name] = picked.expand(policies, *picked.shape)
+    return {**batch, "next_actions": there[:, rows], "usable": usable[:, rows]}
+
+
+@torch.no_grad()
+def first_values(learner: FQE, log: JudgedLog, here: Tensor) -> Float64Array:
+    """Each member's value from the first states of its own resample of episodes, `[policies, members]`."""
+    first = torch.from_numpy(log.starts)
+    q = learner.critic(log.columns["obs"][first].expand(len(here), -1, -1), here[:, first]).double()
+    weights = learner.scalars["resamples"].double()
+    return log.reward_scale.values((weights * q).sum(-1) / weights.sum(-1))
+
+
+def _learner(log: JudgedLog, config: JudgeConfig) -> FQE:
+    model = ValueModel(
+        log.obs.shape[1],
+        log.actions.shape[1],
+        hidden_sizes=config.hidden_sizes,
+        members=config.members,
+        generator=torch_generator(config.seed, "judge", "value networks"),
+    )
+    scale = log.reward_scale
+    lowest, highest = ((bound - scale.level) / scale.spread for bound in log.value_range)
+    return FQE(
+        model,
+        seed=config.seed,
+        learning_rate=config.learning_rate,
+        gamma=config.gamma,
+        tau=config.tau,
+        episodes=log.episodes,
+        resample_seed=config.seed,
+        terminal_value=scale.terminal,
+        lowest=lowest,
+        highest=highest,
+    )
+
+
+def _stacked(log: JudgedLog, actions: Sequence[FloatArray]) -> Tensor:
+    return torch.from_numpy(np.stack([log.action_scale.apply(each) for each in actions]))
+
+
+@torch.no_grad()
+def _held_out(
+    learner: FQE, log: JudgedLog, obs: Tensor, actions: Tensor, rows: Tensor | None = None
+) -> Tensor:
+    """Values by the members that have not seen a row's episode, `[policies, rows]`; NaN where all have."""
+    episodes = log.columns["episodes"] if rows is None else log.columns["episodes"][rows]
+    parts = []
+    for start in range(0, len(obs), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        q = learner.critic(obs[part].expand(len(actions), -1, -1), actions[:, part])
+        unseen = learner.row_weights(episodes[part].expand(len(actions), -1)) == 0
+        parts.append((q * unseen).sum(-2) / unseen.sum(-2))
+    return torch.cat(parts, -1).double()
+
+
+@torch.no_grad()
+def _along_the_log(
+    learner: FQE, log: JudgedLog, there: Tensor, usable: Tensor
+) -> tuple[Tensor, Float64Array]:
+    """Held-out values of the logged actions, and each member's mean Bellman residual on unseen rows."""
+    logged = []
+    total = torch.zeros(usable.shape[0], learner.scalars["resamples"].shape[-2], dtype=torch.float64)
+    count = torch.zeros_like(total)
+    for start in range(0, len(log), _CHUNK):
+        rows = torch.arange(start, min(start + _CHUNK, len(log)))
+        batch = batch_of(log, there, usable, rows)
+        q = learner.critic(batch["obs"], batch["actions"])
+        unseen = (learner.row_weights(batch["episodes"]) == 0).float()
+        logged.append((q * unseen).sum(-2) / unseen.sum(-2))
+        counted = unseen * batch["usable"].unsqueeze(-2)
+        total += (counted * (learner.value_target(batch) - q)).sum(-1).double()
+        count += counted.sum(-1).double()
+    return torch.cat(logged, -1).double(), (total / count.clamp_min(1.0)).numpy()

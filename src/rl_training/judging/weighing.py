@@ -1,0 +1,97 @@
+"""Importance sampling and doubly robust values of one policy: shown beside the headline, never leading it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rl_training.core.spaces import Spaces
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.stored_rows import as_array
+from rl_training.judging import checks
+from rl_training.judging.density import (
+    BehaviourDensity,
+    checked_propensities,
+    fit_density,
+    kernel_log_density,
+    unit_spaces,
+)
+from rl_training.judging.estimators import clipped_log_ratios, importance_estimates, weighted_doubly_robust
+from rl_training.judging.fitting import Told
+from rl_training.judging.judgement import Check, Interval
+from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
+from rl_training.judging.settings import JudgeConfig
+from rl_training.judging.subjects import Subject
+from rl_training.judging.values import FittedValues
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """What weighing the log needs of the behaviour, once for all policies."""
+
+    log: JudgedLog
+    spaces: Spaces
+    unit_actions: FloatArray
+    density: BehaviourDensity
+    config: JudgeConfig
+
+    def estimates(
+        self, subject: Subject, actions: FloatArray, fitted: FittedValues, index: int
+    ) -> tuple[dict[str, Interval], Check]:
+        """IS, WIS, PDIS, WPDIS and weighted doubly robust, and how far the weights carry."""
+        log_pi = subject.log_density(self.log.obs, self.unit_actions)
+        note = f"log mu {self.density.source}"
+        if log_pi is None:
+            own = np.clip(self.spaces.to_unit(actions), -1.0, 1.0)
+            log_pi = kernel_log_density(self.unit_actions, own, self._bandwidth)
+            note += "; a Gaussian kernel stands in for the density of a deterministic policy"
+        split = self.log.per_episode
+        ratios, clipped = clipped_log_ratios(
+            split(log_pi), split(self.density.log_density), *self.config.log_ratio_range
+        )
+        note += f"; {clipped:.0%} of the ratios clipped"
+        rewards = split(self.log.rewards)
+        found = importance_estimates(rewards, ratios, gamma=self.log.gamma)
+        values = {"is": found["is"], "wis": found["wis"], "pdis": found["pdis"], "wpdis": found["wpdis"]}
+        estimates = {name: Interval(value, note=note) for name, value in values.items()}
+        robust = self._doubly_robust(rewards, ratios, fitted, index)
+        if robust is not None:
+            estimates["wdr"] = Interval(robust, note=note)
+        return estimates, checks.sample_size(ratios, self.log.episodes)
+
+    @property
+    def _bandwidth(self) -> Float64Array:
+        given = self.config.kernel_bandwidth
+        return self.density.bandwidth if given is None else np.full(self.spaces.action_dim, given)
+
+    def _doubly_robust(
+        self, rewards: list[Float64Array], ratios: list[Float64Array], fitted: FittedValues, index: int
+    ) -> float | None:
+        """Over the episodes that some member has not seen: values are always those of other episodes."""
+        logged, own = self.log.per_episode(fitted.logged[index]), self.log.per_episode(fitted.own[index])
+        final = fitted.final[index]
+        kept = [i for i, values in enumerate(own) if np.isfinite(values).all() and np.isfinite(final[i])]
+        if not kept:
+            return None
+        # After a termination nothing follows, whatever the networks say.
+        ended = self.log.dones[self.log.ends]
+        return weighted_doubly_robust(
+            *([values[i] for i in kept] for values in (rewards, ratios, logged, own)),
+            gamma=self.log.gamma,
+            final_values=np.where(ended, 0.0, final)[kept],
+        )
+
+
+def prepare_weighing(
+    log: JudgedLog, data: TransitionDataset, spaces: Spaces | None, config: JudgeConfig, tell: Told
+) -> Weighing:
+    """The density of the logged actions: from the log where it holds one, else fitted."""
+    bounds = unit_spaces(log, spaces)
+    unit_actions = np.clip(bounds.to_unit(log.actions), -1.0, 1.0)
+    fitted, bandwidth = fit_density(log, unit_actions, config, tell)
+    column = data.store.columns.get("behavior_logprobs")
+    if column is None:
+        return Weighing(log, bounds, unit_actions, BehaviourDensity(fitted, bandwidth, "fitted"), config)
+    logged = checked_propensities(as_array(column).astype(np.float64), bounds, data.info.source)
+    return Weighing(log, bounds, unit_actions, BehaviourDensity(logged, bandwidth, "as logged"), config)
