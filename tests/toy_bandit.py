@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.learner import Learner
-from rl_training.models.base import PolicyModel
+from rl_training.models.models import PolicyModel
 
 SETTINGS: dict[str, Any] = {"learning_rate": 5e-3, "actor_learning_rate": 1e-2, "tau": 0.1}
 ROWS = 64

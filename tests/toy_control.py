@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.sac import SAC
-from rl_training.models.base import PolicyModel
+from rl_training.models.models import PolicyModel
 
 Rows = dict[str, Tensor]
 
