@@ -159,8 +159,8 @@ def test_the_noisy_policy_survives_packing() -> None:
 
 
 def test_the_regulator_is_found() -> None:
-    settings = {"gamma": 0.9, "tau": 0.1, "learning_rate": 5e-3, "policy_noise": 0.0}
-    learner = TD3(toy.small(MLPTD3Model), **settings)
+    settings = {"gamma": 0.9, "tau": 0.1, "learning_rate": 3e-3, "policy_noise": 0.0}
+    learner = TD3(toy.small(MLPTD3Model, hidden_sizes=(64, 64)), **settings)
     toy.fit(learner, toy.closed_regulator(), updates=1800, batch_size=128)
     states = torch.linspace(-0.8, 0.8, 9)
     with torch.no_grad():
