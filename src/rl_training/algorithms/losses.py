@@ -10,6 +10,8 @@ from typing import Literal
 from torch import Tensor
 
 Reduction = Literal["min", "mean"]
+SMALLEST_SCALE = 1e-7
+"""Guards a division where every value is exactly zero; no trained critic comes near it."""
 
 
 def td_target(rewards: Tensor, dones: Tensor, next_values: Tensor, discount: float | Tensor) -> Tensor:
@@ -49,6 +51,11 @@ def temperature_loss(
     """
     excess = (logprobs.detach() + target_entropy).mean(-1)
     return -(log_alpha if form == "log" else log_alpha.exp()) * excess
+
+
+def value_weight(q: Tensor, alpha: float | Tensor) -> Tensor:
+    """lambda = alpha / mean |Q(s, pi(s))|, a constant for the gradient: `[*S, B]` -> `[*S]`."""
+    return alpha / q.detach().abs().mean(-1).clamp_min(SMALLEST_SCALE)
 
 
 def check_same_shape(**tensors: Tensor) -> None:

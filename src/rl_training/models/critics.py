@@ -44,6 +44,15 @@ class QEnsemble(nn.Module):
         """Values of scalar critics, `[*S, E, B]`."""
         return self.capped(self.outputs(obs, actions).squeeze(-1))
 
+    def each(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Values of actions of each critic's own: `[*S, B, O]`, `[*S, E, B, A]` -> `[*S, E, B]`."""
+        rows = obs.unsqueeze(-3)
+        if self.net.splits:
+            of_state, of_action = self.net.first_layer(rows, actions)
+            return self.capped(self.net.from_first(of_state + of_action).squeeze(-1))
+        joined = torch.cat([rows.expand(*actions.shape[:-1], rows.shape[-1]), actions], dim=-1)
+        return self.capped(self.net(joined).squeeze(-1))
+
     def many(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Values of N actions per state: `[*S, B, O]`, `[*S, B, N, A]` -> `[*S, E, B, N]`.
 

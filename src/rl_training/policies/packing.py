@@ -22,6 +22,7 @@ from rl_training.models.critic_weighted import CriticWeighted
 from rl_training.models.critics import QEnsemble
 from rl_training.models.network_settings import NetworkPlan
 from rl_training.models.networks import NETWORKS, Network
+from rl_training.models.noisy import NoisyActor
 from rl_training.policies.policy import Policy
 
 ACTORS: Registry[type[Actor]] = Registry(
@@ -33,6 +34,7 @@ ACTORS: Registry[type[Actor]] = Registry(
         "unbounded": "rl_training.models.actors:UnboundedGaussian",
         "tanh_mean": "rl_training.models.actors:TanhMeanGaussian",
         "sigmoid_std": "rl_training.models.actors:SigmoidStdGaussian",
+        "one_step": "rl_training.models.flow:OneStepActor",
     },
 )
 
@@ -101,6 +103,8 @@ def describe_actor(actor: Actor) -> dict[str, Any]:
             "samples": actor.samples,
             "temperature": actor.temperature,
         }
+    if isinstance(actor, NoisyActor):
+        return {"kind": actor.kind, "actor": describe_actor(actor.actor), "sigma": actor.sigma}
     facts = ActorFacts(
         kind=actor.kind,
         obs_dim=actor.obs_dim,
@@ -131,6 +135,8 @@ def build_actor(described: Mapping[str, Any]) -> Actor:
         sizes = (actor.obs_dim, actor.action_dim, facts.num_critics)
         critic = QEnsemble(*sizes, saved_plan(facts.network, facts.network_package), cap=facts.cap)
         return CriticWeighted(actor, critic, int(described["samples"]), float(described["temperature"]))
+    if described.get("kind") == NoisyActor.kind:
+        return NoisyActor(build_actor(described["actor"]), float(described["sigma"]))
     known = ActorFacts.build(described, where="policy.actor")
     plan = saved_plan(known.network, known.network_package)
     build: Callable[..., Actor] = ACTORS.get(known.kind)
