@@ -290,7 +290,7 @@ class Drawn:
     has_distribution = True
 
     def __init__(self, head: str) -> None:
-        self.head = head
+        self.metadata = {"actor": {"kind": head}}
 
     def predict(self, obs: np.ndarray) -> np.ndarray:
         return np.zeros((len(obs), 1), np.float32)

@@ -5,9 +5,13 @@ from rl_training.api.algorithms import BC as BC
 from rl_training.api.algorithms import CQL as CQL
 from rl_training.api.algorithms import CRR as CRR
 from rl_training.api.algorithms import CalQL as CalQL
+from rl_training.api.algorithms import EDAC as EDAC
+from rl_training.api.algorithms import FQL as FQL
 from rl_training.api.algorithms import IQL as IQL
 from rl_training.api.algorithms import REDQ as REDQ
+from rl_training.api.algorithms import ReBRAC as ReBRAC
 from rl_training.api.algorithms import SAC as SAC
+from rl_training.api.algorithms import TD3 as TD3
 from rl_training.api.algorithms import TD3BC as TD3BC
 from rl_training.api.algorithms import TQC as TQC
 from rl_training.core.train_config import TrainConfig as TrainConfig

@@ -13,3 +13,6 @@ from rl_training.models.network_settings import NetworkConfig as NetworkConfig
 from rl_training.models.network_settings import NetworkPlan as NetworkPlan
 from rl_training.models.networks import Network as Network
 from rl_training.models.networks import register_network as register_network
+from rl_training.models.offline_models import MLPEDACModel as MLPEDACModel
+from rl_training.models.offline_models import MLPFQLModel as MLPFQLModel
+from rl_training.models.offline_models import MLPReBRACModel as MLPReBRACModel
