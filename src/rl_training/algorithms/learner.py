@@ -73,6 +73,8 @@ class Learner(ABC):
         self.targets: dict[str, nn.Module] = {}
         self.scalars: dict[str, Tensor] = {}
         self.updates = 0
+        self.online = False
+        """Whether the run has gone from logged data to an environment (`go_online`)."""
         self.streams = {
             kind: RandomStream([torch_generator(seed, "noise", kind, device=self.device)], kind)
             for kind in ("normal", "uniform")
@@ -101,6 +103,19 @@ class Learner(ABC):
     def stage(self) -> str:
         """Which variant of `step` is due, from the learner's own count of updates."""
         return "full"
+
+    def go_online(self, progress: float) -> None:
+        """Hear, in every step of the online phase after offline training, how much of it is done (0 to 1).
+
+        Updates may differ from here on; nothing of it is saved, as the run says it again when it is resumed.
+        """
+        if not self.online:
+            self.online = True
+            self._steps.clear()
+
+    def online_needs(self) -> frozenset[str]:
+        """Batch fields beyond the five standard ones that updates of the online phase take."""
+        return self.needs
 
     def acting(self) -> Actor:
         """The actor that acts, live: the model's, unless an algorithm acts with another one."""
@@ -195,7 +210,8 @@ class Learner(ABC):
         shapes = tuple((name, value.shape, value.dtype) for name, value in batch.items())
         if shapes == self._checked_shapes:
             return
-        missing = (STANDARD_FIELDS | self.needs) - batch.keys()
+        needs = self.online_needs() if self.online else self.needs
+        missing = (STANDARD_FIELDS | needs) - batch.keys()
         if missing:
             raise ConfigError(f"{type(self).__name__} needs the batch field(s) {sorted(missing)}")
         rows = batch["obs"].shape[:-1]

@@ -48,6 +48,7 @@ class TD3BC(Learner):
         self.target_critic = self.add_target("critic", self.critic)
         self.add_optimizer("critic", self.critic.parameters(), "critic")
         self.add_optimizer("actor", self.actor.parameters(), "actor")
+        self.pull = torch.ones((), device=self.device)
         # Metrics of the delayed actor are zero until its first update.
         self.last_metrics = {
             name: torch.zeros((), device=self.device) for name in ("actor_loss", "bc_loss", "q_weight")
@@ -58,6 +59,11 @@ class TD3BC(Learner):
 
     def stage(self) -> str:
         return "full" if (self.updates + 1) % self.config.policy_delay == 0 else "critic"
+
+    def go_online(self, progress: float) -> None:
+        """The pull towards the logged actions fades in a line over the online phase."""
+        super().go_online(progress)
+        self.pull.fill_(1.0 - progress)
 
     def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
         with torch.no_grad():
@@ -89,7 +95,7 @@ class TD3BC(Learner):
         q = values_of(self.critic, first_member, batch["obs"], actions).squeeze(-2)
         imitation = imitation_error(actions, batch["actions"])
         weight = value_weight(q, self.config.alpha)
-        loss = weighted_actor_loss(q, imitation, weight)
+        loss = weighted_actor_loss(q, self.pull * imitation, weight)
         return loss, {"actor_loss": loss.detach(), "bc_loss": imitation.detach(), "q_weight": weight}
 
 

@@ -10,10 +10,10 @@ from pydantic import field_validator, model_validator
 from rl_training.config.errors import ConfigError
 from rl_training.config.fields import setting
 from rl_training.config.model import ConfigModel
-from rl_training.config.run_fields import ControlFields, RewardFields
+from rl_training.config.run_fields import ControlFields, FineTuneFields, RewardFields, ShareFields
 
 SourceKind = Literal["random", "checkpoint", "npz", "hdf5", "minari", "parquet"]
-DatasetKind = Literal["random", "checkpoint", "npz", "hdf5", "minari", "parquet", "mix"]
+DatasetKind = Literal["none", "random", "checkpoint", "npz", "hdf5", "minari", "parquet", "mix"]
 
 DEFAULT_ROWS = 10_000
 """Rows that `random` and `checkpoint` collect when `dataset_size` is not given."""
@@ -153,8 +153,20 @@ class OfflineDataFields(DatasetSource, RewardFields):
         return problems
 
 
-class OfflineFields(ControlFields, OfflineDataFields):
-    """How an offline run gets its data and trains on it."""
+class OfflineFields(ControlFields, FineTuneFields, OfflineDataFields):
+    """How an offline run gets its data and trains on it, and how it goes on in an environment."""
+
+    @model_validator(mode="after")
+    def _has_data(self) -> Self:
+        if self.dataset_kind == "none":
+            raise ValueError("dataset_kind must name data: this algorithm learns from it, got 'none'")
+        return self
+
+
+class OnlineDataFields(OfflineDataFields, ShareFields):
+    """Logged data beside what an online run collects (RLPD); none unless `dataset_kind` says so."""
+
+    dataset_kind: DatasetKind = setting("none", "where data beside the collected transitions comes from")
 
 
 def _check_source(kind: str, source: DatasetSource) -> None:

@@ -27,6 +27,7 @@ from rl_training.data.action_units import action_scaling, check_dimensions
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.data.disk_mix import disk_concatenation
 from rl_training.data.episode_transforms import best_episodes, with_n_step
+from rl_training.data.fingerprint import fingerprint
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets
 from rl_training.data.validation import CHUNK_ROWS
@@ -41,8 +42,17 @@ class PreparedDataset:
     dataset: TransitionDataset
     spaces: Spaces
     normalizer: ObservationNormalizer | None
+    reward_transform: RewardTransform
     reference: ReferenceReturns | None
     summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was found in the data of a run that is taken up again: it stays as it was found."""
+
+    normalizer: ObservationNormalizer | None
+    reward_transform: RewardTransform
 
 
 def process_offline_dataset(
@@ -55,17 +65,19 @@ def process_offline_dataset(
     limits: Sequence[int | None] | None = None,
     reference: ReferenceReturns | None = None,
     owned: bool = True,
+    fitted: Fitted | None = None,
 ) -> PreparedDataset:
     """Prepare loaded parts for training.
 
     `needs` names optional fields the learner asks for, `limits` the rows kept of each part, and `owned` says
-    that the parts' tensors may be changed in place.
+    that the parts' tensors may be changed in place. What is `fitted` already is not fitted again.
     """
     check_same_dimensions(parts)
     parts = [check_dimensions(part, spaces) for part in parts]
     scaling = action_scaling(parts, settings, spaces)
-    transform = _reward_transform(parts, settings)
+    transform = _reward_transform(parts, settings) if fitted is None else fitted.reward_transform
     summary = _describe(parts, transform)
+    summary["fingerprint"] = fingerprint(parts, sampled=not settings.dataset_in_memory)
     steps = _PartSteps(settings, transform, gamma, needs)
     ready = [steps.run(part, limit) for part, limit in zip(parts, limits or [None] * len(parts), strict=True)]
     if len(ready) > 1:
@@ -74,15 +86,16 @@ def process_offline_dataset(
         dataset = ready[0]
     if settings.dataset_in_memory and 2 * len(dataset) < len(dataset.store.columns["obs"]):
         dataset, owned = dataset.compacted(), True
-    normalizer = None
-    if settings.normalize_observations:
+    normalizer = None if fitted is None else fitted.normalizer
+    if settings.normalize_observations and fitted is None:
         normalizer = observation_statistics(dataset)
+    if normalizer is not None:
         dataset = _converted(dataset, ("obs", "next_obs"), normalizer, settings, owned)
     if scaling is not None:
         dataset = _converted(dataset, ("actions", "next_actions"), scaling, settings, owned)
     summary |= {"rows": len(dataset), "fields": list(dataset.fields)}
     summary["reference"] = None if reference is None else reference.to_dict()
-    return PreparedDataset(dataset, spaces, normalizer, reference, summary)
+    return PreparedDataset(dataset, spaces, normalizer, transform, reference, summary)
 
 
 def observation_statistics(dataset: TransitionDataset) -> ObservationNormalizer:
@@ -139,9 +152,7 @@ class _PartSteps:
             return changed.with_columns({RETURNS: given})
         if given is None and RETURNS not in self.needs:
             return changed
-        failure = self.settings.failure_reward
-        if failure is not None:
-            failure = float(self.transform.apply_to_array(np.array([failure]))[0])
+        failure = failure_reward(self.settings, self.transform)
         return changed.with_discounted_returns_to_go(self.gamma, failure_reward=failure)
 
 
@@ -151,6 +162,12 @@ def _reward_transform(parts: Sequence[TransitionDataset], settings: OfflineDataF
         return reward_transform(settings)
     returns = np.concatenate([part.episode_returns() for part in parts])
     return reward_transform(settings, return_range_scale(returns))
+
+
+def failure_reward(settings: OfflineDataFields, transform: RewardTransform) -> float | None:
+    """The reward of failing as the learner sees it."""
+    raw = settings.failure_reward
+    return None if raw is None else float(transform.apply_to_array(np.array([raw]))[0])
 
 
 def _mixed(parts: Sequence[TransitionDataset], settings: OfflineDataFields) -> TransitionDataset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -13,11 +13,12 @@ import torch
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.recipe import Recipe, get_recipe
 from rl_training.algorithms.stacking import stack_learners
+from rl_training.config.data_fields import OfflineFields
 from rl_training.config.run_fields import ControlFields, OnlineFields
 from rl_training.core.atomic import write_text_atomic
 from rl_training.core.config_files import config_to_yaml
 from rl_training.core.devices import choose_device
-from rl_training.core.errors import ConfigError
+from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.train_config import TrainConfig
 from rl_training.data.offline_dataset import TransitionDataset
@@ -53,6 +54,7 @@ class RunOptions(TypedDict, total=False):
     env: GivenEnv | EnvMaker | None
     wrappers: Sequence[Wrapper] | None
     run_dir: Path | None
+    allow_changed_data: bool
     quiet: bool
 
 
@@ -77,8 +79,8 @@ def train(config: TrainConfig, **options: Unpack[RunOptions]) -> TrainResult:
     source = make_source(plan)
     device = choose_device(config.device)
     learner = build_learner(plan, source, device)
-    phases = source.phases(device, plan.saved)
-    notes = make_notes(plan, source, apply_compile_setting(plan, learner, phases))
+    phases = source.phases(learner, plan.saved)
+    notes = make_notes(plan, source, phases, compiled=apply_compile_setting(plan, learner, phases))
     runs = [make_run(plan, source, notes, each, first=index == 0) for index, each in enumerate(plan.configs)]
     trainer = Trainer(
         learner,
@@ -104,6 +106,11 @@ def make_plan(config: TrainConfig, options: RunOptions) -> Plan:
         wrappers = load_wrappers(config.wrappers)
     env = given if given is not None else config.env_id
     maker = None if env is None else env_maker(env, wrappers)
+    if config.online_timesteps and maker is None:
+        raise ConfigError(
+            f"env_id is required: online_timesteps {config.online_timesteps} are collected in an "
+            "environment; for steps that your own loop makes, use go_live in Python"
+        )
     return Plan(recipe, settings, seed_configs(config), maker, options)
 
 
@@ -127,13 +134,29 @@ def check_parts(options: RunOptions) -> None:
 
 def make_source(plan: Plan) -> RunSource:
     """Where the run's batches come from."""
-    config, dataset = plan.configs[0], plan.options.get("dataset")
-    if not isinstance(plan.settings, OnlineFields):
-        return OfflineSource(config, plan.recipe.learner.needs, env=plan.env, dataset=dataset)
-    if dataset is not None:
-        raise ConfigError(f"dataset must be none: {config.algo} learns online, from its environment")
-    assert plan.env is not None  # the config's own check
-    return OnlineSource(plan.configs, plan.settings, plan.env)
+    dataset, saved, settings = plan.options.get("dataset"), plan.saved, plan.settings
+    source: OfflineSource | OnlineSource
+    if isinstance(settings, OnlineFields):
+        assert plan.env is not None  # the config's own check
+        source = OnlineSource(plan.configs, settings, plan.env, dataset=dataset, saved=saved)
+    else:
+        assert isinstance(settings, OfflineFields)
+        needs = plan.recipe.learner.needs
+        source = OfflineSource(plan.configs, settings, needs, env=plan.env, dataset=dataset, saved=saved)
+    if saved is not None and not plan.options.get("allow_changed_data"):
+        refuse_changed_data(saved["dataset"], source.summary)
+    return source
+
+
+def refuse_changed_data(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """A run goes on exactly on the rows that it began with."""
+    known = then.get("fingerprint")
+    if known is not None and known != now.get("fingerprint"):
+        raise DataError(
+            f"{now.get('source')} has changed since this run was saved ({then.get('transitions')} rows then, "
+            f"{now.get('transitions')} now): give the same data, or go on with what is there by "
+            "--allow-changed-data (allow_changed_data=True in Python)"
+        )
 
 
 def build_learner(plan: Plan, source: RunSource, device: torch.device) -> Learner:
@@ -164,7 +187,7 @@ def apply_compile_setting(plan: Plan, learner: Learner, phases: Sequence[Phase])
     return apply_compile(learner, plan.settings.compile, updates_left, stored)
 
 
-def make_notes(plan: Plan, source: RunSource, compiled: bool) -> RunNotes:
+def make_notes(plan: Plan, source: RunSource, phases: Sequence[Phase], *, compiled: bool) -> RunNotes:
     options = plan.options
     stored = None if plan.saved is None else plan.saved["schedule_steps"]
     given = {
@@ -177,6 +200,8 @@ def make_notes(plan: Plan, source: RunSource, compiled: bool) -> RunNotes:
         compiled=compiled,
         dataset=source.summary,
         in_python=tuple(name for name, is_given in given.items() if is_given),
+        online_span=max(phase.online_span for phase in phases),
+        parent=None if plan.saved is None else plan.saved.get("parent"),
     )
 
 
@@ -219,7 +244,8 @@ def standard_callbacks(
     checkpoints = Checkpoints(
         config.checkpoint_interval, keep=settings.keep_checkpoints, save_best=settings.save_best
     )
-    return [*chosen, checkpoints, Progress(ProgressDisplay(quiet=quiet), config.total_timesteps)]
+    total = config.total_timesteps + config.online_timesteps
+    return [*chosen, checkpoints, Progress(ProgressDisplay(quiet=quiet), total)]
 
 
 def restore(trainer: Trainer, run: Run, saved: dict[str, Any]) -> None:

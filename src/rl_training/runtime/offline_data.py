@@ -9,7 +9,7 @@ from rl_training.core.spaces import Spaces
 from rl_training.core.train_config import TrainConfig
 from rl_training.data.dataset_loaders import load_transition_dataset
 from rl_training.data.offline_dataset import TransitionDataset, as_array
-from rl_training.data.processing import PreparedDataset, process_offline_dataset
+from rl_training.data.processing import Fitted, PreparedDataset, process_offline_dataset
 from rl_training.data.reference_scores import reference_returns
 from rl_training.data.validation import check_finite
 from rl_training.policies.saved import load_saved_policy
@@ -26,10 +26,12 @@ def build_offline_dataset(
     dataset: TransitionDataset | None = None,
     needs: frozenset[str] | None = None,
     env: EnvLike | None = None,
+    fitted: Fitted | None = None,
 ) -> PreparedDataset:
     """The one place that prepares training data; `dataset` in memory replaces the config's recipe.
 
-    `needs` are the optional fields that the learner asks for (default: those of the config's algorithm).
+    `needs` are the optional fields that the learner asks for (default: those of the config's algorithm);
+    `fitted` is what an earlier part of the run found in the data.
     """
     settings = data_settings(config)
     limits: list[int | None] | None
@@ -58,6 +60,7 @@ def build_offline_dataset(
             carried_env_id=info.env_id,
         ),
         owned=dataset is None,
+        fitted=fitted,
     )
 
 
