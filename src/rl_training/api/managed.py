@@ -18,6 +18,7 @@ from rl_training.core.spaces import FloatArray
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.exporting import export_policy
+from rl_training.experiment.finetuning import finetune_checkpoint
 from rl_training.experiment.logging import Sink
 from rl_training.experiment.training import train
 from rl_training.experiment.workflows import evaluate_state, resume_training, saved_config
@@ -124,6 +125,47 @@ class ManagedAlgorithm:
             quiet=quiet,
         )
 
+    def finetune(
+        self,
+        env: GivenEnv | None = None,
+        timesteps: int = 20_000,
+        *,
+        dataset: GivenData | None = None,
+        callbacks: Sequence[Callback] | None = None,
+        evaluators: Sequence[Evaluator] | None = None,
+        quiet: bool = False,
+        **settings: object,
+    ) -> TrainResult:
+        """Go on learning in an environment for `timesteps` steps, from the trained policy, as a new run.
+
+        `settings` change the run's, such as `offline_data="drop"` or `gradient_updates_per_step=4`.
+        """
+        if env is not None:
+            self.env = env_maker(env)
+        result = finetune_checkpoint(
+            self._file(),
+            timesteps=timesteps,
+            changes=by_level(settings),
+            dataset=None if dataset is None else as_dataset(dataset),
+            callbacks=callbacks,
+            evaluators=evaluators,
+            env=self.env or self.config.env_id,
+            wrappers=self.wrappers or (),
+            quiet=quiet,
+        )
+        assert result.checkpoint_path is not None
+        self.result = result
+        self._adopt(result.checkpoint_path)
+        self.config = saved_config(self._trained()[0])
+        return result
+
+    def _file(self) -> Path:
+        """The checkpoint that holds the learner of this object."""
+        self._trained()
+        if self._source is None or not self._source.exists():
+            raise UserError(f"the checkpoint {self._source} is gone: load() the run from where it is now")
+        return self._source
+
     def evaluate(self, num_episodes: int | None = None, *, env: GivenEnv | None = None) -> dict[str, Any]:
         """Episodes in the config's environment, or in `env`."""
         return evaluate_state(
@@ -197,9 +239,7 @@ def make_config(
     algo: str, class_name: str, config: GivenConfig | None, settings: Mapping[str, object]
 ) -> TrainConfig:
     """One config out of what the constructor was given; keywords find their own level."""
-    run_level = TrainConfig.model_fields
-    given: dict[str, object] = {name: value for name, value in settings.items() if name in run_level}
-    own = {name: value for name, value in settings.items() if name not in run_level}
+    given = by_level(settings)
     if config is None:
         base: dict[str, Any] = {"algo": algo}
     elif isinstance(config, TrainConfig):
@@ -215,8 +255,16 @@ def make_config(
         raise ConfigError(f"algo must be {algo!r} for {class_name}, got {base['algo']!r}")
     if isinstance(config, TrainConfig) and not settings:
         return config
-    kwargs = {**base.get("algo_kwargs", {}), **own}
+    kwargs = {**base.get("algo_kwargs", {}), **given["algo_kwargs"]}
     return parse_config({**base, **given, "algo_kwargs": kwargs})
+
+
+def by_level(settings: Mapping[str, object]) -> dict[str, Any]:
+    """Settings at their places in a config: those of the run, and `algo_kwargs`."""
+    run_level = TrainConfig.model_fields
+    given: dict[str, Any] = {name: value for name, value in settings.items() if name in run_level}
+    own = {name: value for name, value in settings.items() if name not in run_level}
+    return {**given, "algo_kwargs": {**given.get("algo_kwargs", {}), **own}}
 
 
 def as_dataset(given: GivenData) -> TransitionDataset:

@@ -19,6 +19,7 @@ from rl_training.cli.describe import describe
 from rl_training.cli.evaluate import evaluate
 from rl_training.cli.examples import examples
 from rl_training.cli.export import export
+from rl_training.cli.finetune import finetune
 from rl_training.cli.predict import predict
 from rl_training.cli.report import report
 from rl_training.cli.resume import resume
@@ -71,6 +72,12 @@ app.command(
         "rl-training resume --checkpoint runs/RUN --total-timesteps 50000",
     )
 )(resume)
+app.command(
+    epilog=examples(
+        "rl-training finetune --checkpoint runs/RUN --timesteps 20000",
+        "rl-training finetune --checkpoint runs/RUN --timesteps 20000 --set algo_kwargs.offline_share=0.25",
+    )
+)(finetune)
 app.command(epilog=examples("rl-training configs", "rl-training configs --show sac/pendulum > my_run.yaml"))(
     configs
 )
@@ -130,8 +137,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def entry_point() -> None:
     """What the installed `rl-training` calls.
 
-    Modules in the working directory can be imported, as with `python -m`, for environment ids and wrappers that
-    the user writes; they come last, so that none of them stands in for a library.
+    Modules in the working directory can be imported, as with `python -m`, for environment ids and wrappers
+    that the user writes; they come last, so that none of them stands in for a library.
     """
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

@@ -192,8 +192,8 @@ def make_notes(plan: Plan, source: RunSource, phases: Sequence[Phase], *, compil
     stored = None if plan.saved is None else plan.saved["schedule_steps"]
     given = {
         "dataset": options.get("dataset") is not None,
-        "env": options.get("env") is not None and not isinstance(options.get("env"), str),
-        "wrappers": bool(options.get("wrappers")),
+        "env": plan.env is not None and plan.env.factory is not None,
+        "wrappers": plan.env is not None and bool(plan.env.wrappers) and not plan.configs[0].wrappers,
     }
     return RunNotes(
         schedule_steps=stored or plan.settings.schedule_steps or plan.configs[0].total_timesteps,
