@@ -19,6 +19,7 @@ from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.exporting import export_policy
 from rl_training.experiment.finetuning import finetune_checkpoint
+from rl_training.experiment.live import LiveSession, open_live
 from rl_training.experiment.logging import Sink
 from rl_training.experiment.training import train
 from rl_training.experiment.workflows import evaluate_state, resume_training, saved_config
@@ -58,6 +59,7 @@ class ManagedAlgorithm:
         self._state: dict[str, Any] | None = None
         self._policy: Policy | None = None
         self._source: Path | None = None
+        self._live: LiveSession | None = None
 
     def learn(
         self,
@@ -158,6 +160,49 @@ class ManagedAlgorithm:
         self._adopt(result.checkpoint_path)
         self.config = saved_config(self._trained()[0])
         return result
+
+    def go_live(
+        self,
+        timesteps: int | None = None,
+        *,
+        dataset: GivenData | None = None,
+        env: GivenEnv | None = None,
+        callbacks: Sequence[Callback] | None = None,
+        **settings: object,
+    ) -> LiveSession:
+        """Begin to learn in a loop of your own, with `act`, `observe` and `update`; a run directory is made.
+
+        `timesteps` are the steps that the loop will make. An object that was loaded from such a run goes on
+        there. `env`, where there is a simulator, only evaluates.
+        """
+        self._live = open_live(
+            self._file(),
+            timesteps=timesteps,
+            changes=by_level(settings),
+            dataset=None if dataset is None else as_dataset(dataset),
+            env=env,
+            callbacks=callbacks,
+        )
+        return self._live
+
+    def act(self, obs: npt.ArrayLike, *, first: bool = False) -> FloatArray:
+        """The action to play now, in your own loop; `first` where an episode begins."""
+        return self._session().act(obs, first=first)
+
+    def observe(
+        self, reward: float, next_obs: npt.ArrayLike, terminated: bool = False, truncated: bool = False
+    ) -> None:
+        """What came of the last action."""
+        self._session().observe(reward, next_obs, terminated, truncated)
+
+    def update(self) -> dict[str, float]:
+        """Make the updates that are due; their metrics."""
+        return self._session().update()
+
+    def _session(self) -> LiveSession:
+        if self._live is None:
+            raise UserError("call go_live(timesteps=…) before act, observe and update")
+        return self._live
 
     def _file(self) -> Path:
         """The checkpoint that holds the learner of this object."""

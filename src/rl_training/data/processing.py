@@ -51,6 +51,7 @@ class PreparedDataset:
 class Fitted:
     """What was found in the data of a run that is taken up again: it stays as it was found."""
 
+    spaces: Spaces
     normalizer: ObservationNormalizer | None
     reward_transform: RewardTransform
 

@@ -13,11 +13,9 @@ from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.training import train
 from rl_training.experiment.workflows import environment_of_state, saved_config
-from rl_training.policies.saved import policy_of_state
 from rl_training.runtime.callbacks.base import Callback
-from rl_training.runtime.environments import EnvMaker, GivenEnv, Wrapper, spaces_of
+from rl_training.runtime.environments import EnvMaker, GivenEnv, Wrapper
 from rl_training.runtime.run import Evaluator, TrainResult
-from rl_training.runtime.sources.base import check_env_fits
 
 COLLECTED = ("replay", "collector", "exploration", "unlogged_episodes")
 """What belongs to the environment that a checkpoint was collected in."""
@@ -53,8 +51,6 @@ def finetune_checkpoint(
     if output_dir is not None:
         changes = {**(changes or {}), "output_dir": str(output_dir)}
     config = online_config(config, state, timesteps, {**(changes or {}), "env_id": str(maker)})
-    found = spaces_of(maker, config.env_kwargs)
-    check_env_fits(str(maker), found, policy_of_state(state).spaces, "the policy")
     return train(
         config,
         run_suffix=run_suffix,

@@ -8,10 +8,9 @@ from typing import Any
 from rl_training.experiment.logging import MetricsLogger
 from rl_training.experiment.saving import refuse_broken_metrics
 from rl_training.runtime.callbacks.base import Callback, Interval
+from rl_training.runtime.loop import PHASE_NAMES
 from rl_training.runtime.progress import ProgressDisplay
 from rl_training.runtime.run import Run
-
-PHASES = ("offline", "warm-up", "online")
 
 
 class MetricsLog(Callback):
@@ -64,7 +63,7 @@ def phase_number(run: Run) -> dict[str, float]:
     """Which phase a row belongs to, in a run that has several: 0 offline, 1 warm-up, 2 online."""
     if len(run.trainer.phases) == 1:
         return {}
-    return {"phase": float(PHASES.index(run.phase))}
+    return {"phase": float(PHASE_NAMES.index(run.phase))}
 
 
 class Progress(Callback):

@@ -16,9 +16,9 @@ def online_numbers(rows: Sequence[Mapping[str, Any]], offline_steps: int) -> dic
     """From a run's logged rows: the return before the first online step and what became of it.
 
     `online_drop` is how far the lowest evaluation of the first 10,000 online steps lies below it;
-    `online_return_mean` is the mean over the evaluations of the online phase; `online_regret` is 1 minus their
-    mean normalised score (as a share), where a score is known; `online_rollout_mean` is the mean return of
-    the episodes that were collected while learning.
+    `online_return_mean` is the mean over the evaluations of the online phase; `online_regret` is 1 minus
+    their mean normalised score (as a share), where a score is known; `online_rollout_mean` is the mean return
+    of the episodes that were collected while learning.
     """
     returns = _points(rows, "eval", "eval_return_mean")
     before = next((value for step, value in reversed(returns) if step <= offline_steps), None)

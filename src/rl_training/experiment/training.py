@@ -41,6 +41,8 @@ from rl_training.runtime.sources.offline import OfflineSource
 from rl_training.runtime.sources.online import OnlineSource
 from rl_training.runtime.wrappers import load_wrappers
 
+PhasesOf = Callable[[RunSource, Learner, dict[str, Any] | None], list[Phase]]
+
 
 class RunOptions(TypedDict, total=False):
     """How a run is started, beside its config."""
@@ -55,6 +57,7 @@ class RunOptions(TypedDict, total=False):
     wrappers: Sequence[Wrapper] | None
     run_dir: Path | None
     allow_changed_data: bool
+    live: bool
     quiet: bool
 
 
@@ -75,11 +78,18 @@ class Plan:
 
 def train(config: TrainConfig, **options: Unpack[RunOptions]) -> TrainResult:
     """Train from the beginning, or on from `checkpoint_state`; in `run_dir`, or in a new directory."""
-    plan = make_plan(config, options)
+    return combine(execute(*assemble(make_plan(config, options))))
+
+
+def assemble(plan: Plan, phases_of: PhasesOf | None = None) -> tuple[Trainer, list[Run]]:
+    """The loop and the run of every seed, at their beginning or where a checkpoint was written.
+
+    `phases_of` makes the phases where they are not those of the source.
+    """
     source = make_source(plan)
-    device = choose_device(config.device)
+    device = choose_device(plan.configs[0].device)
     learner = build_learner(plan, source, device)
-    phases = source.phases(learner, plan.saved)
+    phases = (phases_of or default_phases)(source, learner, plan.saved)
     notes = make_notes(plan, source, phases, compiled=apply_compile_setting(plan, learner, phases))
     runs = [make_run(plan, source, notes, each, first=index == 0) for index, each in enumerate(plan.configs)]
     trainer = Trainer(
@@ -94,7 +104,11 @@ def train(config: TrainConfig, **options: Unpack[RunOptions]) -> TrainResult:
     )
     if plan.saved is not None:
         restore(trainer, runs[0], plan.saved)
-    return combine(execute(trainer, runs))
+    return trainer, runs
+
+
+def default_phases(source: RunSource, learner: Learner, saved: dict[str, Any] | None) -> list[Phase]:
+    return source.phases(learner, saved)
 
 
 def make_plan(config: TrainConfig, options: RunOptions) -> Plan:
@@ -106,7 +120,7 @@ def make_plan(config: TrainConfig, options: RunOptions) -> Plan:
         wrappers = load_wrappers(config.wrappers)
     env = given if given is not None else config.env_id
     maker = None if env is None else env_maker(env, wrappers)
-    if config.online_timesteps and maker is None:
+    if config.online_timesteps and maker is None and not options.get("live"):
         raise ConfigError(
             f"env_id is required: online_timesteps {config.online_timesteps} are collected in an "
             "environment; for steps that your own loop makes, use go_live in Python"
@@ -191,6 +205,7 @@ def make_notes(plan: Plan, source: RunSource, phases: Sequence[Phase], *, compil
     options = plan.options
     stored = None if plan.saved is None else plan.saved["schedule_steps"]
     given = {
+        "live": options.get("live", False),
         "dataset": options.get("dataset") is not None,
         "env": plan.env is not None and plan.env.factory is not None,
         "wrappers": plan.env is not None and bool(plan.env.wrappers) and not plan.configs[0].wrappers,

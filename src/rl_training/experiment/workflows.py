@@ -141,6 +141,8 @@ def resume_training(
             f"{file} holds a policy without its learner; resume from a checkpoint of the run"
         )
     config = saved_config(state)
+    if "live" in state["in_python"]:
+        raise ConfigError("this run learns from a loop of your own: load it in Python and call go_live()")
     if "dataset" in state["in_python"] and dataset is None:
         raise ConfigError("dataset must be given: this run learned from a dataset that was passed in memory")
     maker = environment_of_state(state, config, env, wrappers)

@@ -15,6 +15,8 @@ from rl_training.core.streams import RandomStream
 from rl_training.runtime.collector import FinishedEpisode
 from rl_training.runtime.run import Run
 
+PHASE_NAMES = ("offline", "warm-up", "online")
+
 
 class BatchSource(Protocol):
     """Where batches come from: a dataset, a replay buffer, or both."""
@@ -102,13 +104,25 @@ class Trainer:
 
     def train(self) -> None:
         """Run all phases to their end, or until every run has asked to stop."""
+        self.start()
+        while (phase := self.begin_step()) is not None:
+            self._advance(phase)
+            self.end_step()
+
+    def start(self) -> None:
         self._each("on_train_start")
-        while not self._stopped() and (phase := self._current_phase()) is not None:
+
+    def begin_step(self) -> Phase | None:
+        """The phase of the step that is due; none when all are done or every run has asked to stop."""
+        phase = None if self._stopped() else self._current_phase()
+        if phase is not None:
             self._enter(phase)
             self._each("on_step_start")
-            self._advance(phase)
-            self._each("on_step_end")
-            self._retire_stopped()
+        return phase
+
+    def end_step(self) -> None:
+        self._each("on_step_end")
+        self._retire_stopped()
 
     def _number_runs(self) -> None:
         for index, run in enumerate(self.runs):
@@ -155,12 +169,12 @@ class Trainer:
         counters = self.counters
         if phase.collection is None:
             counters.due_updates = 1
-            self._make_updates(phase)
+            self.make_updates(phase)
             self._count(1)
             return
         if not counters.due_updates:
             self.collected(phase, phase.collection.step(self.learner, counters.env_steps))
-        self._make_updates(phase)
+        self.make_updates(phase)
 
     def collected(self, phase: Phase, stored: int) -> None:
         """Count a round of transitions, and the updates that it earns."""
@@ -171,13 +185,15 @@ class Trainer:
         if counters.env_steps > phase.learning_starts:
             counters.owed_updates += phase.updates_per_step * stored
         if counters.rounds % phase.train_frequency == 0 and len(phase.source):
-            counters.due_updates, counters.owed_updates = counters.owed_updates, 0
+            counters.due_updates += counters.owed_updates
+            counters.owed_updates = 0
 
     def _count(self, steps: int) -> None:
         self.counters.global_step += steps
         self.counters.phase_step += steps
 
-    def _make_updates(self, phase: Phase) -> None:
+    def make_updates(self, phase: Phase) -> None:
+        """All updates that are due, unless every run asks to stop before."""
         counters = self.counters
         if phase.online_span:
             self.learner.go_online(min(1.0, counters.phase_step / phase.online_span))

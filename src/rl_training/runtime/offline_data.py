@@ -49,7 +49,7 @@ def build_offline_dataset(
     return process_offline_dataset(
         parts,
         settings,
-        infer_env_spaces(config, dataset=parts[0], env=env),
+        infer_env_spaces(config, dataset=parts[0], env=env) if fitted is None else fitted.spaces,
         gamma=getattr(settings, "gamma", DEFAULT_GAMMA),
         needs=get_recipe(config.algo).learner.needs if needs is None else needs,
         limits=limits,

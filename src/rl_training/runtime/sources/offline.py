@@ -50,6 +50,9 @@ class OfflineSource:
         self.configs, self.settings, self.env = configs, settings, env
         self.dataset: TransitionDataset | None = None
         fitted = None if saved is None else fitted_of_state(saved)
+        if env is not None and fitted is not None:
+            found = spaces_of(env, configs[0].env_kwargs)
+            check_env_fits(str(env), found, fitted.spaces, "the policy")
         if saved is not None and fitted is not None and self._has_left_the_data(saved):
             self._take_over(saved, fitted)
             return
@@ -72,15 +75,12 @@ class OfflineSource:
 
     def _take_over(self, saved: Mapping[str, Any], fitted: Fitted) -> None:
         """Everything that was found in the data, from the checkpoint."""
-        policy, reference = policy_of_state(saved), saved["reference"]
-        self.spaces, self.rewards = policy.spaces, fitted.reward_transform
+        reference = saved["reference"]
+        self.spaces, self.rewards = fitted.spaces, fitted.reward_transform
         self.observation_steps = steps_of(fitted.normalizer)
         self.reference = None if reference is None else ReferenceReturns.from_dict(reference)
         self.summary = saved["dataset"]
         self.rows = saved["dataset"].get("rows")
-        assert self.env is not None  # checked before
-        found = spaces_of(self.env, self.configs[0].env_kwargs)
-        check_env_fits(str(self.env), found, self.spaces, "the policy")
 
     def phases(self, learner: Learner, state: dict[str, Any] | None) -> list[Phase]:
         config, settings = self.configs[0], self.settings
@@ -175,6 +175,7 @@ def fitted_of_state(saved: Mapping[str, Any]) -> Fitted | None:
     rewards = saved["dataset"].get("reward_transform")
     if rewards is None:
         return None
-    steps = [step.to("cpu", torch.float32) for step in policy_of_state(saved).observation_steps]
+    policy = policy_of_state(saved)
+    steps = [step.to("cpu", torch.float32) for step in policy.observation_steps]
     normalizer = next((step for step in steps if isinstance(step, ObservationNormalizer)), None)
-    return Fitted(normalizer, RewardTransform.from_dict(rewards))
+    return Fitted(policy.spaces, normalizer, RewardTransform.from_dict(rewards))

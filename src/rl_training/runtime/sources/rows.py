@@ -98,6 +98,9 @@ class RowStore(Protocol):
     def add(self, columns: Sequence[Columns], ends: Sequence[npt.NDArray[np.bool_]]) -> None:
         """One transition of every environment, and whether its episode ended with it, per seed."""
 
+    def cut(self) -> None:
+        """Every unfinished episode ends with the row it has come to."""
+
     @property
     def parts(self) -> Sequence[Rows]:
         """One part for all seeds, or one part per seed where they hold unequally many rows."""
@@ -142,6 +145,9 @@ class StepRows:
                 for name in self.fields
             }
         )
+
+    def cut(self) -> None:
+        """Rows do not depend on how their episode ends."""
 
     @property
     def parts(self) -> Sequence[Rows]:
@@ -188,17 +194,23 @@ class EpisodeRows:
                 episode = self.open[seed][env]
                 episode.append({name: values[env : env + 1].copy() for name, values in rows.items()})
                 if over:
-                    self.open[seed][env] = []
-                    self._close(self.buffers[seed], joined(episode))
+                    self._close(seed, env)
 
-    def _close(self, buffer: ReplayBuffer, rows: Columns) -> None:
+    def cut(self) -> None:
+        for seed, episodes in enumerate(self.open):
+            for env, episode in enumerate(episodes):
+                if episode:
+                    self._close(seed, env)
+
+    def _close(self, seed: int, env: int) -> None:
         """Nothing follows the last row of an episode, also where it was cut off (Nakamoto et al. 2023)."""
+        rows, self.open[seed][env] = joined(self.open[seed][env]), []
         ends = np.zeros(len(rows["rewards"]), dtype=np.bool_)
         ends[-1] = True
         returns = returns_to_go(
             rows["rewards"], ends, self.gamma, failure_reward=self.failure_reward, dtype=np.float32
         )
-        buffer.add(**rows, **{RETURNS: returns})
+        self.buffers[seed].add(**rows, **{RETURNS: returns})
 
     @property
     def parts(self) -> Sequence[Rows]:
