@@ -88,15 +88,15 @@ class StopAt(Callback):
 STOPS = {"offline": 13, "border to warm-up": 20, "warm-up": 23, "border to online": 26, "online": 41}
 
 
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("algo", ["cal_ql", "td3_bc"])
-def test_a_run_is_resumed_exactly_in_every_phase(algo: str, stop: str, tmp_path: Path) -> None:
-    changes = {"num_envs": 1, "algo_kwargs": {"eval_interval": 5, "learning_rate_schedule": "cosine"}}
+@pytest.mark.parametrize("algo", ["cal_ql", "iql"])
+def test_a_run_is_resumed_exactly_in_every_phase(algo: str, tmp_path: Path) -> None:
+    changes = {"algo_kwargs": {"eval_interval": 5, "learning_rate_schedule": "cosine"}}
     whole = train(phased(algo, tmp_path / "whole", **changes))
-    half = train(phased(algo, tmp_path / "half", **changes), callbacks=[StopAt(STOPS[stop])])
-    assert half.metrics["global_step"] == STOPS[stop]
-    resumed = resume_training(half.run_dir, quiet=True)
-    assert_same_training_state(whole.checkpoint_path, resumed.checkpoint_path)
+    for step in STOPS.values():
+        half = train(phased(algo, tmp_path / "half", **changes), callbacks=[StopAt(step)])
+        assert half.metrics["global_step"] == step
+        resumed = resume_training(half.run_dir, quiet=True)
+        assert_same_training_state(whole.checkpoint_path, resumed.checkpoint_path)
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
@@ -249,12 +249,13 @@ def test_data_with_an_empty_share_leaves_redq_as_it_is(tmp_path: Path) -> None:
 
 def npz_config(tmp_path: Path, rows: int = 60, **changes: Any) -> TrainConfig:
     rng = np.random.default_rng(rows)
+    states = rng.normal(size=(rows + 1, 3)).astype(np.float32)
     np.savez(
         tmp_path / "log.npz",
-        observations=rng.normal(size=(rows, 3)).astype(np.float32),
+        observations=states[:-1],
         actions=rng.uniform(-2, 2, size=(rows, 1)).astype(np.float32),
         rewards=rng.normal(size=rows).astype(np.float32),
-        next_observations=rng.normal(size=(rows, 3)).astype(np.float32),
+        next_observations=states[1:],
         terminals=np.arange(rows) % 10 == 9,
     )
     kwargs = {"dataset_kind": "npz", "dataset_path": str(tmp_path / "log.npz"), "dataset_size": None}
@@ -350,7 +351,7 @@ def test_an_environment_that_does_not_fit_is_named(tmp_path: Path) -> None:
 
 def test_the_offline_phase_cannot_grow_when_it_is_over(tmp_path: Path) -> None:
     result = train(phased("iql", tmp_path))
-    with pytest.raises(ConfigError, match="total_timesteps must stay 20, .* give online_timesteps"):
+    with pytest.raises(ConfigError, match=r"total_timesteps must stay 20, .* give online_timesteps"):
         resume_training(result.run_dir, total_timesteps=40, quiet=True)
 
 
