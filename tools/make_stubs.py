@@ -26,7 +26,7 @@ CLASSES_HEAD = """
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-from rl_training.api.managed import GivenConfig
+from rl_training.api.inputs import GivenConfig
 from rl_training.api.managed import ManagedAlgorithm as ManagedAlgorithm
 from rl_training.runtime.environments import GivenEnv, Wrapper
 """

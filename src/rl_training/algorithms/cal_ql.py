@@ -10,11 +10,10 @@ from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import conservative
-from rl_training.algorithms.cql import CQL, CQLConfig, cql_loss
+from rl_training.algorithms.cql import CQL, CQLConfig, CQLRunConfig, cql_loss
 from rl_training.algorithms.learner import Batch, Losses
 from rl_training.algorithms.recipe import Recipe
-from rl_training.config.data_fields import OfflineFields
-from rl_training.models.models import MLPSACModel, SACNetworkConfig
+from rl_training.models.models import MLPSACModel
 
 
 class CalQLConfig(CQLConfig):
@@ -37,6 +36,9 @@ class CalQL(CQL):
     config: CalQLConfig
     needs: ClassVar[frozenset[str]] = frozenset({"returns_to_go"})
 
+    def online_needs(self) -> frozenset[str]:
+        return frozenset() if self.config.cql_alpha_online == 0 else self.needs
+
     def calibrate(self, q_drawn: Tensor, batch: Batch) -> tuple[Tensor, Losses]:
         """Floor the policy's columns (the uniform ones come first) at the return-to-go of the state."""
         returns = batch["returns_to_go"].unsqueeze(-2)
@@ -58,7 +60,7 @@ def cal_ql_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     return cql_loss(inputs) | means
 
 
-class CalQLRunConfig(CalQLConfig, SACNetworkConfig, OfflineFields):
+class CalQLRunConfig(CalQLConfig, CQLRunConfig):
     """Every setting of a Cal-QL run."""
 
 

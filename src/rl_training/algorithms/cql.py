@@ -10,6 +10,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import conservative, losses
+from rl_training.algorithms.ensembles import agreed_size, check_subset, random_subset
 from rl_training.algorithms.learner import Batch, Losses, Noise, NoiseShapes
 from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig, sac_loss
@@ -26,6 +27,11 @@ class CQLConfig(SACConfig):
     """Keywords of CQL and Cal-QL beside SAC's."""
 
     cql_alpha: float = setting(5.0, "weight of the conservative term", gt=0)
+    cql_alpha_online: float | None = setting(
+        None,
+        "weight of the conservative term in an online phase; 0 leaves it out (SAC's loss); none: cql_alpha",
+        ge=0,
+    )
     num_cql_samples: int = setting(10, "actions drawn per state from each source", ge=1)
     action_sources: tuple[Source, ...] = setting(
         ("uniform", "next", "current"),
@@ -47,6 +53,9 @@ class CQLConfig(SACConfig):
     max_target_backup: bool = setting(False, "bootstrap from the best of num_cql_samples next actions")
     max_target_order: Literal["max_min", "min_max"] = setting(
         "max_min", "best action of the critics' minimum, or minimum of the critics' best actions"
+    )
+    subset_size: int | None = setting(
+        None, "critics drawn anew per update, whose minimum is the target; none: all of them", ge=1
     )
     bc_steps: int = setting(0, "first updates in which the actor imitates the data instead of Q", ge=0)
 
@@ -87,17 +96,41 @@ class CQL(SAC):
         self.gaussian = self.part("actor", SquashedGaussian)
         self.policy_sources = [name for name in ("next", "current") if name in self.config.action_sources]
         self.num_uniform = self.config.num_cql_samples if "uniform" in self.config.action_sources else 0
+        self.weight = self.config.cql_alpha
+        self.num_critics = agreed_size("num_critics", None, self.model)
+        if self.config.subset_size is not None:
+            check_subset(self.config.subset_size, self.num_critics)
         if self.config.lagrange:
             start = 1.0 if self.config.lagrange_form == "gap" else 0.0
             self.log_multiplier = torch.tensor(start, device=self.device, requires_grad=True)
             self.scalars["log_multiplier"] = self.log_multiplier
             self.add_optimizer("lagrange", [self.log_multiplier], "critic")
 
+    @property
+    def is_conservative(self) -> bool:
+        """Whether the term is there at all: not in an online phase with `cql_alpha_online: 0`."""
+        return self.weight > 0
+
+    def go_online(self, progress: float) -> None:
+        online_weight = self.config.cql_alpha_online
+        if not self.online and online_weight is not None:
+            self.weight = online_weight
+            if not self.is_conservative:
+                own = ("cql_", "calibrat", "returns_to_go", "lagrange")
+                self.last_metrics = {
+                    name: value for name, value in self.last_metrics.items() if not name.startswith(own)
+                }
+        super().go_online(progress)
+
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
         draws = (batch_size, self.config.num_cql_samples, self.model.action_dim)
         shapes = dict(super().noise_shapes(batch_size))
+        if self.config.subset_size is not None:
+            shapes["subset"] = ("uniform", (self.num_critics,))
         if self.config.max_target_backup:
             shapes["next"] = ("normal", draws)
+        if not self.is_conservative:
+            return shapes
         shapes |= {f"proposal_{name}": ("normal", draws) for name in self.policy_sources}
         if self.num_uniform:
             shapes["proposal_uniform"] = ("uniform", draws)
@@ -109,7 +142,7 @@ class CQL(SAC):
 
     def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
         metrics = super().step(batch, noise, stage)
-        if self.config.lagrange:
+        if self.config.lagrange and self.is_conservative:
             # The term is linear in the gap: the critics' mean gap gives the mean of their dual losses.
             alpha_prime = conservative.multiplier(self.log_multiplier)
             self.minimize("lagrange", -self.lagrange_penalty(metrics["cql_gap"], alpha_prime))
@@ -118,6 +151,8 @@ class CQL(SAC):
 
     def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, Losses]:
         """SAC's regression plus the conservative term; one pass serves the data's and the drawn actions."""
+        if not self.is_conservative:
+            return super().critic_loss(batch, noise)
         with torch.no_grad():
             target = self.value_target(batch, noise)
             drawn, log_density = self.draw_actions(batch, noise)
@@ -145,12 +180,20 @@ class CQL(SAC):
         """r + gamma (1 - d) min_i Q_i(s', a'), a' drawn from the online actor; or the best of several a'."""
         draws = noise["next"] if self.config.max_target_backup else noise["next"].unsqueeze(-2)
         actions, logprobs = self.draws_at(batch["next_obs"], draws)
-        next_q = conservative.values_in_blocks(self.target_critic, batch["next_obs"], actions)
+        next_q = self.next_values(batch["next_obs"], actions, noise)
         value = conservative.best_of_draws(next_q, self.config.max_target_order)
         if self.config.backup_entropy:
             chosen = next_q.amin(-3).argmax(-1, keepdim=True)
             value = losses.soft_value(value, logprobs.gather(-1, chosen).squeeze(-1), self.alpha())
         return losses.td_target(batch["rewards"], batch["dones"], value, self.discount(batch))
+
+    def next_values(self, obs: Tensor, actions: Tensor, noise: Noise) -> Tensor:
+        """Target values `[*S, E, B, n]` of several actions per state, of all critics or of a random few."""
+        values = conservative.values_in_blocks(self.target_critic, obs, actions)
+        if self.config.subset_size is None:
+            return values
+        subset = random_subset(noise["subset"], self.config.subset_size)
+        return values.take_along_dim(subset.unsqueeze(-1).unsqueeze(-1), -3)
 
     def draw_actions(self, batch: Batch, noise: Noise) -> tuple[Tensor, Tensor]:
         """Actions `[*S, B, N, A]` of all sources, uniform ones first, and the log density of each."""
@@ -176,11 +219,11 @@ class CQL(SAC):
         if self.config.lagrange:
             alpha_prime = conservative.multiplier(self.log_multiplier.detach())
             return self.lagrange_penalty(gap, alpha_prime.unsqueeze(-1))
-        return self.config.cql_alpha * gap
+        return self.weight * gap
 
     def lagrange_penalty(self, gap: Tensor, alpha_prime: Tensor) -> Tensor:
         c = self.config
-        return conservative.lagrange_penalty(gap, alpha_prime, c.cql_alpha, c.target_gap, c.lagrange_form)
+        return conservative.lagrange_penalty(gap, alpha_prime, self.weight, c.target_gap, c.lagrange_form)
 
     def actor_loss(self, batch: Batch, noise: Noise, stage: str) -> tuple[Tensor, Tensor]:
         """SAC's; during the first `bc_steps` updates log pi(a_data|s) stands in for Q."""
@@ -202,6 +245,12 @@ def cql_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
 
 class CQLRunConfig(CQLConfig, SACNetworkConfig, OfflineFields):
     """Every setting of a CQL run."""
+
+    @model_validator(mode="after")
+    def _subset_fits(self) -> Self:
+        if self.subset_size is not None:
+            check_subset(self.subset_size, self.num_critics)
+        return self
 
 
 RECIPE = Recipe(

@@ -88,7 +88,8 @@ def slope_similarity(slopes: Tensor) -> Tensor:
     unit = slopes / (torch.linalg.vector_norm(slopes, dim=-1, keepdim=True) + SMALLEST_SLOPE)
     # |sum of all|^2 holds every pair, and each critic with itself, which is taken off again.
     pairs = unit.sum(-3).square().sum(-1) - unit.square().sum((-3, -1))
-    return pairs.mean(-1) / (count - 1)
+    similarity: Tensor = pairs.mean(-1) / (count - 1)
+    return similarity
 
 
 def edac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:

@@ -20,6 +20,11 @@ def agreed_size(name: str, given: int | None, model: PolicyModel) -> int:
     return built
 
 
+def check_subset(subset_size: int, num_critics: int) -> None:
+    if subset_size > num_critics:
+        raise ConfigError(f"subset_size must be <= num_critics ({num_critics}), got {subset_size}")
+
+
 def random_subset(uniform: Tensor, size: int) -> Tensor:
     """Distinct members, all subsets equally likely: `[*S, N]` random numbers -> `[*S, size]` indices."""
     return uniform.topk(size).indices

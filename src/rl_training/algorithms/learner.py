@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -13,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.graphs import Step, fix_addresses, graph_compiler
+from rl_training.algorithms.noise import NoiseShapes as NoiseShapes
+from rl_training.algorithms.noise import flat_size, unpack_noise
 from rl_training.algorithms.optim import Adam, polyak
 from rl_training.algorithms.results import Metrics, UpdateResult
 from rl_training.config import ConfigModel, setting
@@ -24,8 +25,6 @@ from rl_training.policies.policy import Policy, unit_spaces
 
 Batch = Mapping[str, Tensor]
 Noise = Mapping[str, Tensor]
-NoiseKind = Literal["normal", "uniform"]
-NoiseShapes = Mapping[str, tuple[NoiseKind, tuple[int, ...]]]
 Losses = dict[str, Tensor]
 Group = Literal["actor", "critic"]
 Module = TypeVar("Module", bound=nn.Module)
@@ -76,6 +75,8 @@ class Learner(ABC):
         self.targets: dict[str, nn.Module] = {}
         self.scalars: dict[str, Tensor] = {}
         self.updates = 0
+        self.online = False
+        """Whether the run has gone from logged data to an environment (`go_online`)."""
         self.streams = {
             kind: RandomStream([torch_generator(seed, "noise", kind, device=self.device)], kind)
             for kind in ("normal", "uniform")
@@ -103,6 +104,19 @@ class Learner(ABC):
     def stage(self) -> str:
         """Which variant of `step` is due, from the learner's own count of updates."""
         return "full"
+
+    def go_online(self, progress: float) -> None:
+        """Hear, in every step of the online phase after offline training, how much of it is done (0 to 1).
+
+        Updates may differ from here on; nothing of it is saved, as the run says it again when it is resumed.
+        """
+        if not self.online:
+            self.online = True
+            self._steps.clear()
+
+    def online_needs(self) -> frozenset[str]:
+        """Batch fields beyond the five standard ones that updates of the online phase take."""
+        return self.needs
 
     def acting(self) -> Actor:
         """The actor that acts, live: the model's, unless an algorithm acts with another one."""
@@ -202,7 +216,8 @@ class Learner(ABC):
         shapes = tuple((name, value.shape, value.dtype) for name, value in batch.items())
         if shapes == self._checked_shapes:
             return
-        missing = (STANDARD_FIELDS | self.needs) - batch.keys()
+        needs = self.online_needs() if self.online else self.needs
+        missing = (STANDARD_FIELDS | needs) - batch.keys()
         if missing:
             raise ConfigError(f"{type(self).__name__} needs the batch field(s) {sorted(missing)}")
         rows = batch["obs"].shape[:-1]
@@ -273,18 +288,3 @@ class Learner(ABC):
 
 def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{prefix}.{name}": value for name, value in values.items()}
-
-
-def flat_size(shapes: NoiseShapes, kind: str) -> int:
-    return sum(math.prod(shape) for each, shape in shapes.values() if each == kind)
-
-
-def unpack_noise(flat: Mapping[str, Tensor], shapes: NoiseShapes) -> dict[str, Tensor]:
-    """`[*S, count]` numbers of each kind -> the named tensors `[*S, *shape]` of one update."""
-    noise: dict[str, Tensor] = {}
-    used = dict.fromkeys(flat, 0)
-    for name, (kind, shape) in shapes.items():
-        size = math.prod(shape)
-        noise[name] = flat[kind][..., used[kind] : used[kind] + size].reshape(*flat[kind].shape[:-1], *shape)
-        used[kind] += size
-    return noise

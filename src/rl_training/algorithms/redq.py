@@ -10,13 +10,19 @@ from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import losses
-from rl_training.algorithms.ensembles import agreed_size, chosen_members, random_subset, values_of
+from rl_training.algorithms.ensembles import (
+    agreed_size,
+    check_subset,
+    chosen_members,
+    random_subset,
+    values_of,
+)
 from rl_training.algorithms.learner import Batch, Noise, NoiseShapes
 from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig
 from rl_training.config import setting
+from rl_training.config.data_fields import OnlineDataFields
 from rl_training.config.run_fields import OnlineFields
-from rl_training.core.errors import ConfigError
 from rl_training.models.models import MLPREDQModel, PolicyModel, REDQNetworkConfig
 
 
@@ -66,11 +72,6 @@ class REDQ(SAC):
         return losses.td_target(batch["rewards"], batch["dones"], next_value, self.discount(batch))
 
 
-def check_subset(subset_size: int, num_critics: int) -> None:
-    if subset_size > num_critics:
-        raise ConfigError(f"subset_size must be <= num_critics ({num_critics}), got {subset_size}")
-
-
 def _sample_target_critic_indices(
     *, num_critics: int, subset_size: int, generator: torch.Generator | None = None
 ) -> Tensor:
@@ -95,7 +96,7 @@ def redq_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     }
 
 
-class REDQRunConfig(REDQConfig, REDQNetworkConfig, OnlineFields):
+class REDQRunConfig(REDQConfig, REDQNetworkConfig, OnlineFields, OnlineDataFields):
     """Every setting of a REDQ run."""
 
     gradient_updates_per_step: int = setting(20, "updates per collected transition (G)", ge=1)

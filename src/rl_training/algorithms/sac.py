@@ -12,6 +12,7 @@ from rl_training.algorithms import losses
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
 from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
+from rl_training.config.data_fields import OnlineDataFields
 from rl_training.config.run_fields import OnlineFields
 from rl_training.models.critics import QEnsemble
 from rl_training.models.models import MLPSACModel, SACNetworkConfig
@@ -134,7 +135,7 @@ def sac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     }
 
 
-class SACRunConfig(SACConfig, SACNetworkConfig, OnlineFields):
+class SACRunConfig(SACConfig, SACNetworkConfig, OnlineFields, OnlineDataFields):
     """Every setting of a SAC run."""
 
 

@@ -35,10 +35,19 @@ class TD3BC(TD3):
     config: TD3BCConfig
     delayed_metrics = ("actor_loss", "bc_loss", "q_weight")
 
+    def setup(self) -> None:
+        super().setup()
+        self.pull = torch.ones((), device=self.device)
+
+    def go_online(self, progress: float) -> None:
+        """The pull towards the logged actions fades in a line over the online phase."""
+        super().go_online(progress)
+        self.pull.fill_(1.0 - progress)
+
     def policy_loss(self, q: Tensor, actions: Tensor, batch: Batch) -> tuple[Tensor, Losses]:
         imitation = imitation_error(actions, batch["actions"])
         weight = value_weight(q, self.config.alpha)
-        loss = weighted_actor_loss(q, imitation, weight)
+        loss = weighted_actor_loss(q, self.pull * imitation, weight)
         return loss, {"bc_loss": imitation.detach(), "q_weight": weight}
 
 

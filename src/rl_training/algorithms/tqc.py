@@ -15,6 +15,7 @@ from rl_training.algorithms.learner import Batch, Losses, Noise
 from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig
 from rl_training.config import setting
+from rl_training.config.data_fields import OnlineDataFields
 from rl_training.config.run_fields import OnlineFields
 from rl_training.core.errors import ConfigError
 from rl_training.models.models import MLPTQCModel, PolicyModel, TQCNetworkConfig
@@ -98,7 +99,7 @@ def tqc_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     }
 
 
-class TQCRunConfig(TQCConfig, TQCNetworkConfig, OnlineFields):
+class TQCRunConfig(TQCConfig, TQCNetworkConfig, OnlineFields, OnlineDataFields):
     """Every setting of a TQC run."""
 
     @model_validator(mode="after")

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Self
 
 import numpy.typing as npt
 
+from rl_training.api.inputs import GivenConfig, GivenData, as_dataset, by_level, make_config, with_data
 from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.checkpoints import load_run_state, resolve_checkpoint, save_checkpoint
-from rl_training.core.config_files import load_config
 from rl_training.core.devices import choose_device
-from rl_training.core.errors import CheckpointError, ConfigError, UserError
+from rl_training.core.errors import CheckpointError, UserError
 from rl_training.core.spaces import FloatArray
-from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.exporting import export_policy
+from rl_training.experiment.finetuning import finetune_checkpoint
+from rl_training.experiment.live import LiveSession, open_live
 from rl_training.experiment.logging import Sink
 from rl_training.experiment.training import train
 from rl_training.experiment.workflows import evaluate_state, resume_training, saved_config
@@ -26,18 +27,6 @@ from rl_training.policies.saved import NOT_FOR_ACTING, policy_of_state
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.environments import GivenEnv, Wrapper, env_maker
 from rl_training.runtime.run import Evaluator, TrainResult
-
-
-@runtime_checkable
-class ArrowTable(Protocol):
-    """What pandas, polars and Arrow tables have in common."""
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
-
-
-GivenConfig = TrainConfig | str | os.PathLike[str]
-GivenData = TransitionDataset | Mapping[str, npt.ArrayLike] | ArrowTable | str | os.PathLike[str]
-"""A dataset, arrays by name, a data frame (pandas, polars, Arrow), or a path"""
 
 
 class ManagedAlgorithm:
@@ -66,6 +55,7 @@ class ManagedAlgorithm:
         self._state: dict[str, Any] | None = None
         self._policy: Policy | None = None
         self._source: Path | None = None
+        self._live: LiveSession | None = None
 
     def learn(
         self,
@@ -91,7 +81,7 @@ class ManagedAlgorithm:
         if isinstance(dataset, str | os.PathLike):
             self.config = with_data(self.config, dataset, columns)
             dataset = None
-        given = None if dataset is None else as_dataset(dataset, columns or {})
+        given = None if dataset is None else as_dataset(dataset, columns)
         if self.result is not None:
             result = self._go_on(total_timesteps, given, callbacks, evaluators, quiet)
         else:
@@ -138,6 +128,90 @@ class ManagedAlgorithm:
             wrappers=self.wrappers or (),
             quiet=quiet,
         )
+
+    def finetune(
+        self,
+        env: GivenEnv | None = None,
+        timesteps: int = 20_000,
+        *,
+        dataset: GivenData | None = None,
+        callbacks: Sequence[Callback] | None = None,
+        evaluators: Sequence[Evaluator] | None = None,
+        quiet: bool = False,
+        **settings: object,
+    ) -> TrainResult:
+        """Go on learning in an environment for `timesteps` steps, from the trained policy, as a new run.
+
+        `settings` change the run's, such as `offline_data="drop"` or `gradient_updates_per_step=4`.
+        """
+        if env is not None:
+            self.env = env_maker(env)
+        result = finetune_checkpoint(
+            self._file(),
+            timesteps=timesteps,
+            changes=by_level(settings),
+            dataset=None if dataset is None else as_dataset(dataset),
+            callbacks=callbacks,
+            evaluators=evaluators,
+            env=self.env or self.config.env_id,
+            wrappers=self.wrappers or (),
+            quiet=quiet,
+        )
+        assert result.checkpoint_path is not None
+        self.result = result
+        self._adopt(result.checkpoint_path)
+        self.config = saved_config(self._trained()[0])
+        return result
+
+    def go_live(
+        self,
+        timesteps: int | None = None,
+        *,
+        dataset: GivenData | None = None,
+        env: GivenEnv | None = None,
+        callbacks: Sequence[Callback] | None = None,
+        **settings: object,
+    ) -> LiveSession:
+        """Begin to learn in a loop of your own, with `act`, `observe` and `update`; a run directory is made.
+
+        `timesteps` are the steps that the loop will make. An object that was loaded from such a run goes on
+        there. `env`, where there is a simulator, only evaluates.
+        """
+        self._live = open_live(
+            self._file(),
+            timesteps=timesteps,
+            changes=by_level(settings),
+            dataset=None if dataset is None else as_dataset(dataset),
+            env=env,
+            callbacks=callbacks,
+        )
+        return self._live
+
+    def act(self, obs: npt.ArrayLike, *, first: bool = False) -> FloatArray:
+        """The action to play now, in your own loop; `first` where an episode begins."""
+        return self._session().act(obs, first=first)
+
+    def observe(
+        self, reward: float, next_obs: npt.ArrayLike, terminated: bool = False, truncated: bool = False
+    ) -> None:
+        """What came of the last action."""
+        self._session().observe(reward, next_obs, terminated, truncated)
+
+    def update(self) -> dict[str, float]:
+        """Make the updates that are due; their metrics."""
+        return self._session().update()
+
+    def _session(self) -> LiveSession:
+        if self._live is None:
+            raise UserError("call go_live(timesteps=…) before act, observe and update")
+        return self._live
+
+    def _file(self) -> Path:
+        """The checkpoint that holds the learner of this object."""
+        self._trained()
+        if self._source is None or not self._source.exists():
+            raise UserError(f"the checkpoint {self._source} is gone: load() the run from where it is now")
+        return self._source
 
     def evaluate(self, num_episodes: int | None = None, *, env: GivenEnv | None = None) -> dict[str, Any]:
         """Episodes in the config's environment, or in `env`."""
@@ -206,63 +280,6 @@ class ManagedAlgorithm:
         if self._state is None or self._policy is None:
             raise UserError(f"this {type(self).__name__} has no policy yet: call learn() or load() first")
         return self._state, self._policy
-
-
-def make_config(
-    algo: str, class_name: str, config: GivenConfig | None, settings: Mapping[str, object]
-) -> TrainConfig:
-    """One config out of what the constructor was given; keywords find their own level."""
-    run_level = TrainConfig.model_fields
-    given: dict[str, object] = {name: value for name, value in settings.items() if name in run_level}
-    own = {name: value for name, value in settings.items() if name not in run_level}
-    if config is None:
-        base: dict[str, Any] = {"algo": algo}
-    elif isinstance(config, TrainConfig):
-        base = config.to_dict()
-    elif isinstance(config, str | os.PathLike):
-        base = load_config(config).to_dict()
-    else:
-        raise ConfigError(
-            "config must be a TrainConfig, the name or path of a config, or left out for settings, "
-            f"got {config!r}"
-        )
-    if base["algo"] != algo:
-        raise ConfigError(f"algo must be {algo!r} for {class_name}, got {base['algo']!r}")
-    if isinstance(config, TrainConfig) and not settings:
-        return config
-    kwargs = {**base.get("algo_kwargs", {}), **own}
-    return parse_config({**base, **given, "algo_kwargs": kwargs})
-
-
-def with_data(
-    config: TrainConfig, path: str | os.PathLike[str], columns: Mapping[str, Any] | None
-) -> TrainConfig:
-    """The config with another source of its data."""
-    data: dict[str, Any] = {"dataset_kind": "auto", "dataset_path": os.fspath(path)}
-    if columns is not None:
-        data["columns"] = dict(columns)
-    return config.replace(algo_kwargs={**config.algo_kwargs, **data})
-
-
-def as_dataset(
-    given: TransitionDataset | Mapping[str, npt.ArrayLike] | ArrowTable, columns: Mapping[str, Any]
-) -> TransitionDataset:
-    """Data in memory, whatever form it has."""
-    if isinstance(given, TransitionDataset):
-        return given
-    if isinstance(given, Mapping):
-        return TransitionDataset.from_dict(given)
-    if isinstance(given, ArrowTable):
-        for name in ("observations", "actions"):
-            if name not in columns:
-                raise ConfigError(
-                    f"columns.{name} is required with a data frame: columns={{{name!r}: […], …}}"
-                )
-        return TransitionDataset.from_dataframe(given, **columns)
-    raise ConfigError(
-        "dataset must be a TransitionDataset, a mapping of arrays, a data frame or a path, "
-        f"got {type(given).__name__}"
-    )
 
 
 def managed_class(algo: str) -> type[ManagedAlgorithm]:

@@ -20,6 +20,7 @@ from rl_training.cli.describe import describe
 from rl_training.cli.evaluate import evaluate
 from rl_training.cli.examples import examples
 from rl_training.cli.export import export
+from rl_training.cli.finetune import finetune
 from rl_training.cli.judge import judge
 from rl_training.cli.predict import predict
 from rl_training.cli.report import report
@@ -73,6 +74,12 @@ app.command(
         "rl-training resume --checkpoint runs/RUN --total-timesteps 50000",
     )
 )(resume)
+app.command(
+    epilog=examples(
+        "rl-training finetune --checkpoint runs/RUN --timesteps 20000",
+        "rl-training finetune --checkpoint runs/RUN --timesteps 20000 --set algo_kwargs.offline_share=0.25",
+    )
+)(finetune)
 app.command(epilog=examples("rl-training configs", "rl-training configs sac/pendulum > my_run.yaml"))(configs)
 app.command(epilog=examples("rl-training describe sac"))(describe)
 app.command(epilog=examples("rl-training demo", "rl-training demo --seed 1 --output-dir demo_runs"))(demo)

@@ -39,6 +39,10 @@ SeedsOption = Annotated[
 OutputDirOption = Annotated[
     Path | None, typer.Option("--output-dir", "-o", help="Directory in which the run directory is created.")
 ]
+ChangedDataOption = Annotated[
+    bool,
+    typer.Option("--allow-changed-data", help="Go on although the data is not what it was; not exact."),
+]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress and no table; print only the run directory.")
 ]

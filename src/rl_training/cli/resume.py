@@ -4,7 +4,14 @@ from typing import Annotated
 
 import typer
 
-from rl_training.cli.options import CheckpointOption, EnvOption, OutputDirOption, QuietOption, WrapperOption
+from rl_training.cli.options import (
+    ChangedDataOption,
+    CheckpointOption,
+    EnvOption,
+    OutputDirOption,
+    QuietOption,
+    WrapperOption,
+)
 
 
 def resume(
@@ -15,9 +22,16 @@ def resume(
             "--total-timesteps", min=1, help="New total length of the run; default: as it was planned."
         ),
     ] = None,
+    online_timesteps: Annotated[
+        int | None,
+        typer.Option(
+            "--online-timesteps", min=1, help="New length of the online phase; default: as it was planned."
+        ),
+    ] = None,
     output_dir: OutputDirOption = None,
     env_id: EnvOption = None,
     wrapper: WrapperOption = None,
+    allow_changed_data: ChangedDataOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Continue a run exactly where its checkpoint was saved."""
@@ -28,9 +42,11 @@ def resume(
     result = resume_training(
         checkpoint,
         total_timesteps=total_timesteps,
+        online_timesteps=online_timesteps,
         output_dir=output_dir,
         env=env_id,
         wrappers=None if wrapper is None else load_wrappers(wrapper),
+        allow_changed_data=allow_changed_data,
         quiet=quiet,
     )
     report(result, quiet=quiet)

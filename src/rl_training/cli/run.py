@@ -53,6 +53,13 @@ def _result_rows(result: TrainResult) -> list[tuple[str, str]]:
     if metrics.get("eval_normalized_score") is not None and not result.members:
         reference = metrics["eval_normalized_score_reference"]
         rows.append((f"normalised score ({reference})", f"{metrics['eval_normalized_score']:.1f}"))
+    if metrics.get("online_return_before") is not None:
+        rows.append(("return before going online", f"{metrics['online_return_before']:.1f}"))
+    if metrics.get("online_drop") is not None:
+        rows.append(("lowest in the first online steps", f"{metrics['online_return_lowest']:.1f}"))
+    if metrics.get("online_rollout_mean") is not None:
+        what = f"mean of {metrics['online_episodes']:.0f} episodes while learning"
+        rows.append((what, f"{metrics['online_rollout_mean']:.1f}"))
     if result.members:
         return rows + [(f"seed {m.run_dir.name.rpartition('-s')[2]}", str(m.run_dir)) for m in result.members]
     rows += [("checkpoint", str(result.checkpoint_path)), ("run directory", str(result.run_dir))]

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from rl_training.config.data_kinds import AUTO, BUILTIN_FORMATS, COLLECTED_KINDS, MIX, kind_problem
+from rl_training.config.data_kinds import AUTO, BUILTIN_FORMATS, COLLECTED_KINDS, MIX, NO_DATA, kind_problem
 from rl_training.config.errors import ConfigError
 from rl_training.config.fields import setting
 from rl_training.config.model import ConfigModel
-from rl_training.config.run_fields import ControlFields, RewardFields
+from rl_training.config.run_fields import ControlFields, FineTuneFields, RewardFields, ShareFields
 
 _KINDS = f"{', '.join(COLLECTED_KINDS)}, {', '.join(BUILTIN_FORMATS)}, or auto (recognises its format)"
 
@@ -238,8 +238,19 @@ class OfflineDataFields(DatasetSource, RewardFields):
         return problems
 
 
-class OfflineFields(ControlFields, OfflineDataFields):
-    """How an offline run gets its data and trains on it."""
+class OfflineFields(ControlFields, FineTuneFields, OfflineDataFields):
+    """How an offline run gets its data and trains on it, and how it goes on in an environment."""
+
+
+class OnlineDataFields(OfflineDataFields, ShareFields):
+    """Logged data beside what an online run collects (RLPD); none unless `dataset_kind` says so."""
+
+    dataset_kind: str = setting(
+        NO_DATA, f"where data beside the collected transitions comes from: none, mix, {_KINDS}"
+    )
+
+    def _recipe_problems(self) -> list[str]:
+        return [] if self.dataset_kind == NO_DATA else super()._recipe_problems()
 
 
 def _check_source(kind: str, source: DatasetSource) -> None:

@@ -31,6 +31,8 @@ COLLECTED_KINDS = ("random", "checkpoint")
 
 AUTO = "auto"
 MIX = "mix"
+NO_DATA = "none"
+"""An online run without data beside what it collects."""
 
 _registered: set[str] = set()
 

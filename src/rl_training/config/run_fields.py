@@ -85,23 +85,95 @@ class RewardFields(ConfigModel):
         return self
 
 
-class OnlineFields(ControlFields, RewardFields):
-    """How an online run collects transitions and how often it learns from them."""
+class CollectionFields(ConfigModel):
+    """How transitions are collected and how often is learned from them."""
 
     section: ClassVar[str] = "online collection"
 
     buffer_capacity: int = setting(
         1_000_000, "transitions the replay buffer holds; the oldest give way", ge=1
     )
+    train_frequency: int = setting(1, "steps of all environments between two rounds of updates", ge=1)
+    gradient_updates_per_step: int = setting(1, "updates per collected transition", ge=1)
+    async_envs: bool = setting(False, "step each environment in its own process")
+
+
+Share = float | tuple[float, float, int]
+"""A share of a batch: a number, or [a, b, n], the line from a to b over n steps."""
+
+
+class ShareFields(ConfigModel):
+    """How much of a batch comes from logged data where a run also collects."""
+
+    section: ClassVar[str] = "data and collection"
+
+    offline_share: Share | None = setting(
+        None,
+        "share of each batch from the data while collecting: a number, or [a, b, n] for a line from a to b "
+        "over n online steps; null = 0.5 where there is data",
+        ge=0,
+    )
+
+    @model_validator(mode="after")
+    def _shares_are_shares(self) -> Self:
+        share = self.offline_share
+        ends = share[:2] if isinstance(share, tuple) else () if share is None else (share,)
+        if any(end > 1 for end in ends):
+            raise ValueError(f"offline_share must be between 0 and 1, got {shown_share(share)}")
+        if isinstance(share, tuple) and share[2] < 1:
+            raise ValueError(f"offline_share must be [a, b, n] with n >= 1 steps, got {shown_share(share)}")
+        return self
+
+
+def shown_share(share: Share | None) -> object:
+    """As YAML writes it."""
+    return list(share) if isinstance(share, tuple) else share
+
+
+class FineTuneFields(CollectionFields, ShareFields):
+    """What happens in the online phase that follows offline training (`online_timesteps`)."""
+
+    section: ClassVar[str] = "online phase"
+
+    offline_data: Literal["mix", "append", "drop"] = setting(
+        "mix",
+        "the data in the online phase: mix takes offline_share of each batch from it, append draws from data "
+        "and collected rows as one set, drop leaves it out",
+    )
+    warmup_steps_online: int = setting(
+        0, "first online steps, in which the trained policy acts and nothing is updated", ge=0
+    )
+    batch_size_online: int | None = setting(
+        None, "transitions per update in the online phase; null = batch_size", ge=1
+    )
+    exploration_noise: float = setting(
+        0.1,
+        "standard deviation of the Gaussian noise, in units of [-1, 1], that a deterministic policy explores "
+        "with; others draw their own actions",
+        ge=0,
+    )
+
+    @model_validator(mode="after")
+    def _share_is_used(self) -> Self:
+        if self.offline_share is not None and self.offline_data != "mix":
+            raise ValueError(
+                f"offline_share must be null with offline_data {self.offline_data!r} (it belongs to mix), "
+                f"got {shown_share(self.offline_share)}"
+            )
+        return self
+
+
+class OnlineFields(ControlFields, RewardFields, CollectionFields):
+    """How an online run collects transitions and how often it learns from them."""
+
+    section: ClassVar[str] = "online collection"
+
     learning_starts: int = setting(
         1000,
         "transitions collected with random actions before the first update; enough that the first batches do "
         "not repeat a handful of rows",
         ge=0,
     )
-    train_frequency: int = setting(1, "steps of all environments between two rounds of updates", ge=1)
-    gradient_updates_per_step: int = setting(1, "updates per collected transition", ge=1)
-    async_envs: bool = setting(False, "step each environment in its own process")
 
     @model_validator(mode="after")
     def _no_epochs_online(self) -> Self:

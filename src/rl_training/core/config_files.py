@@ -33,7 +33,7 @@ def load_config(path_or_name: str | os.PathLike[str], overrides: Sequence[str] =
     """Read a YAML file or a packaged config (`sac/pendulum`), apply `key=value` overrides and check it."""
     values = _read_mapping(os.fspath(path_or_name))
     for override in overrides:
-        _apply(values, override)
+        apply_override(values, override)
     return parse_config(values)
 
 
@@ -94,7 +94,7 @@ def _read_text(source: str) -> str:
     return packaged[name].read_text(encoding="utf-8")
 
 
-def _apply(values: dict[str, Any], override: str) -> None:
+def apply_override(values: dict[str, Any], override: str) -> None:
     """Put one `algo_kwargs.gamma=0.98` into the mapping; the value is read as YAML."""
     key, equals, text = override.partition("=")
     names = key.strip().split(".")

@@ -32,6 +32,9 @@ class TrainConfig(ConfigModel):
         None, "train these seeds as one batched computation, a run directory each; replaces seed", ge=0
     )
     total_timesteps: int = setting(..., "length: environment steps online, gradient steps offline", ge=1)
+    online_timesteps: int = setting(
+        0, "environment steps of an online phase after total_timesteps of offline training", ge=0
+    )
     output_dir: str = setting("runs", "directory that receives the run directory")
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps; auto takes a GPU when there is one")
     num_envs: int = setting(1, "environments stepped side by side while collecting", ge=1)
@@ -71,6 +74,7 @@ class TrainConfig(ConfigModel):
         lines: list[str] = []
         if recipe.online and values.get("env_id") is None:
             lines.append(f"env_id is required: {algo} collects its own data in an environment")
+        lines += _online_mistakes(values, algo, online=recipe.online)
         if isinstance(given, Mapping):
             lines += under("algo_kwargs", _mistakes_of(recipe.settings, given))
         return lines
@@ -104,6 +108,21 @@ class TrainConfig(ConfigModel):
 def parse_config(values: Mapping[str, Any]) -> TrainConfig:
     """Check a mapping, however it was made, and return the run's configuration."""
     return TrainConfig.build(values)
+
+
+def _online_mistakes(values: Mapping[str, Any], algo: str, *, online: bool) -> list[str]:
+    """What does not fit an online phase after offline training."""
+    steps, given = values.get("online_timesteps", 0), values.get("algo_kwargs", {})
+    if not isinstance(steps, int) or steps < 1:
+        return []
+    if online:
+        return [
+            f"online_timesteps must be 0 for {algo}, all of whose total_timesteps are online, got {steps}"
+        ]
+    warmup = given.get("warmup_steps_online", 0) if isinstance(given, Mapping) else 0
+    if isinstance(warmup, int) and warmup >= steps:
+        return [f"algo_kwargs.warmup_steps_online must be < online_timesteps ({steps}), got {warmup}"]
+    return []
 
 
 def _mistakes_of(run_class: type[ConfigModel], given: Mapping[str, Any]) -> list[str]:

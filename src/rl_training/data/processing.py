@@ -28,6 +28,7 @@ from rl_training.data.data_info import ReferenceReturns
 from rl_training.data.derived_fields import DERIVATIONS, Discounting, check_needs, with_discounts
 from rl_training.data.disk_mix import disk_concatenation
 from rl_training.data.episode_transforms import best_episodes, split_episodes, with_n_step
+from rl_training.data.fingerprint import fingerprint
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets
 from rl_training.data.validation import CHUNK_ROWS
@@ -42,10 +43,20 @@ class PreparedDataset:
     dataset: TransitionDataset
     spaces: Spaces
     normalizer: ObservationNormalizer | None
+    reward_transform: RewardTransform
     reference: ReferenceReturns | None
     summary: dict[str, Any]
     validation: TransitionDataset | None = None
     """whole episodes held out of training (`validation_share`), in the same units as `dataset`"""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was found in the data of a run that is taken up again: it stays as it was found."""
+
+    spaces: Spaces
+    normalizer: ObservationNormalizer | None
+    reward_transform: RewardTransform
 
 
 def process_offline_dataset(
@@ -61,20 +72,23 @@ def process_offline_dataset(
     owned: bool = True,
     wanted_by: str = "the learner",
     uses_rewards: bool = True,
+    fitted: Fitted | None = None,
 ) -> PreparedDataset:
     """Prepare loaded parts for training.
 
     `needs` names optional fields the learner asks for, `limits` the rows kept of each part, `by_time` which
     parts discount by duration, and `owned` says that the parts' tensors may be changed in place. `wanted_by`
-    is the learner's name in messages, `uses_rewards` whether it learns anything from rewards.
+    is the learner's name in messages, `uses_rewards` whether it learns from rewards. What is `fitted` already
+    is not fitted again.
     """
     check_same_dimensions(parts)
     check_needs(needs, parts, wanted_by)
     _check_rewards(parts, wanted_by, uses_rewards)
     parts = [check_dimensions(part, spaces) for part in parts]
     scaling = action_scaling(parts, settings, spaces)
-    transform = _reward_transform(parts, settings)
+    transform = _reward_transform(parts, settings) if fitted is None else fitted.reward_transform
     summary = _describe(parts, transform)
+    summary["fingerprint"] = fingerprint(parts, sampled=not settings.dataset_in_memory)
     steps = _PartSteps(settings, transform, gamma, needs)
     count = len(parts)
     timed = by_time or [settings.discount_by_time] * count
@@ -89,7 +103,9 @@ def process_offline_dataset(
         dataset = ready[0]
     if settings.dataset_in_memory and 2 * len(dataset) < len(dataset.store.columns["obs"]):
         dataset, owned = dataset.compacted(), True
-    normalizer = observation_statistics(dataset) if settings.normalize_observations else None
+    normalizer = None if fitted is None else fitted.normalizer
+    if settings.normalize_observations and fitted is None:
+        normalizer = observation_statistics(dataset)
     finish = _Finish(normalizer, scaling, settings, frozenset({"durations", "behavior_logprobs"}) - needs)
     dataset = finish.run(dataset, owned=owned)
     if held_out is not None:
@@ -97,7 +113,7 @@ def process_offline_dataset(
         summary["validation_rows"] = len(held_out)
     summary |= {"rows": len(dataset), "fields": list(dataset.fields)}
     summary["reference"] = None if reference is None else reference.to_dict()
-    return PreparedDataset(dataset, spaces, normalizer, reference, summary, held_out)
+    return PreparedDataset(dataset, spaces, normalizer, transform, reference, summary, held_out)
 
 
 def _split(
@@ -158,7 +174,7 @@ class _PartSteps:
         self, part: TransitionDataset, limit: int | None, by_time: bool, *, choose: bool = True
     ) -> TransitionDataset:
         settings = self.settings
-        how = Discounting(self.gamma, by_time, self._failure_reward())
+        how = Discounting(self.gamma, by_time, failure_reward(self.settings, self.transform))
         recorded = part.episode_returns() if choose and settings.top_fraction < 1.0 else None
         changed = self._with_returns(self._with_rewards(part), part, how)
         for need in sorted(self.needs & DERIVATIONS.keys() - set(changed.fields)):
@@ -183,12 +199,6 @@ class _PartSteps:
             return plain
         scale, shift, clip = self.transform.scale, self.transform.shift, self.transform.clip
         return plain.with_reward_transform(scale=scale, shift=shift, clip=clip)
-
-    def _failure_reward(self) -> float | None:
-        failure = self.settings.failure_reward
-        if failure is None:
-            return None
-        return float(self.transform.apply_to_array(np.array([failure]))[0])
 
     def _with_returns(
         self, changed: TransitionDataset, part: TransitionDataset, how: Discounting
@@ -221,6 +231,12 @@ def _reward_transform(parts: Sequence[TransitionDataset], settings: OfflineDataF
         return reward_transform(settings)
     returns = np.concatenate([part.episode_returns() for part in parts])
     return reward_transform(settings, return_range_scale(returns))
+
+
+def failure_reward(settings: OfflineDataFields, transform: RewardTransform) -> float | None:
+    """The reward of failing as the learner sees it."""
+    raw = settings.failure_reward
+    return None if raw is None else float(transform.apply_to_array(np.array([raw]))[0])
 
 
 def _mixed(parts: Sequence[TransitionDataset], settings: OfflineDataFields) -> TransitionDataset:

@@ -9,15 +9,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_training.data.offline_dataset import STANDARD_FIELDS
+
 Rows = npt.NDArray[Any] | Tensor
 
 
 class ReplayBuffer:
     """A ring of the newest `capacity` transitions, in float32; `dones` means terminated, never truncated.
 
-    With `lanes` every array has that leading axis: lane i is the ring of seed i, and all rings are equally
-    full. A row keeps its place in memory until it is overwritten, and the place is saved, so that a stream of
-    row indices picks the same transitions after a restore as without one.
+    `extra` names further fields with one number per row. With `lanes` every array has that leading axis: lane
+    i is the ring of seed i, and all rings are equally full. A row keeps its place in memory until it is
+    overwritten, and the place is saved, so that a stream of row indices picks the same transitions after a
+    restore as without one.
     """
 
     def __init__(
@@ -27,6 +30,7 @@ class ReplayBuffer:
         action_dim: int,
         *,
         lanes: int | None = None,
+        extra: Sequence[str] = (),
         device: str | torch.device = "cpu",
     ) -> None:
         sizes = {"capacity": capacity, "obs_dim": obs_dim, "action_dim": action_dim, "lanes": lanes}
@@ -42,6 +46,7 @@ class ReplayBuffer:
             "rewards": (),
             "next_obs": (obs_dim,),
             "dones": (),
+            **dict.fromkeys(extra, ()),
         }
         # Always with a lane axis inside, of length 1 when the caller has none.
         self._rings = {
@@ -61,9 +66,12 @@ class ReplayBuffer:
         """Rows filled, per lane."""
         return self._size
 
-    def add(self, obs: Rows, actions: Rows, rewards: Rows, next_obs: Rows, dones: Rows) -> None:
+    def add(
+        self, obs: Rows, actions: Rows, rewards: Rows, next_obs: Rows, dones: Rows, **extra: Rows
+    ) -> None:
         """Append n rows (`[n, ...]`, or `[lanes, n, ...]`), overwriting the oldest when the ring is full."""
         given = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": dones}
+        given |= extra
         count = self._check_shapes(given)
         skipped = max(0, count - self.capacity)
         start = (self._position + skipped) % self.capacity
@@ -137,6 +145,7 @@ class ReplayBuffer:
             *self._row_shapes["obs"],
             *self._row_shapes["actions"],
             lanes=None if len(lanes) == 1 else len(lanes),
+            extra=[name for name in self._row_shapes if name not in STANDARD_FIELDS],
             device=self.device,
         )
         states = [self.state_dict(lane) for lane in lanes]

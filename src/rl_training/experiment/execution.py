@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from statistics import fmean, pstdev
+from typing import Any
 
 from rl_training.core.errors import EnvironmentProblem, RunFailed
+from rl_training.experiment.logging import read_metrics
+from rl_training.experiment.online_progress import online_numbers
 from rl_training.experiment.plots import plot_learning_curve
 from rl_training.experiment.runs import summarize_run, write_summary
 from rl_training.experiment.saving import Checkpoints
@@ -60,6 +63,8 @@ def write_result(run: Run, started: float) -> TrainResult:
     """The files that describe a finished run, and its result."""
     assert run.outcome is not None
     metrics = {**run.outcome, "wall_time_seconds": time.time() - started}
+    if run.config.online_timesteps:
+        metrics |= online_numbers(read_metrics(run.run_dir), run.config.total_timesteps)
     described = summarize_run(
         run.config.to_dict(),
         metrics,
@@ -68,7 +73,9 @@ def write_result(run: Run, started: float) -> TrainResult:
         finished_at=time.time(),
     )
     checkpoint = None if run.checkpoint_path is None else run.checkpoint_path.name
-    notes = {"checkpoint": checkpoint, "dataset": dict(run.notes.dataset)}
+    notes: dict[str, Any] = {"checkpoint": checkpoint, "dataset": dict(run.notes.dataset)}
+    if run.notes.parent is not None:
+        notes["parent"] = dict(run.notes.parent)
     write_summary(run.run_dir, {**described, **notes})
     plot_learning_curve(run.run_dir)
     return TrainResult(run.run_dir, run.checkpoint_path, metrics)

@@ -8,6 +8,7 @@ from typing import Any
 from rl_training.experiment.logging import MetricsLogger
 from rl_training.experiment.saving import refuse_broken_metrics
 from rl_training.runtime.callbacks.base import Callback, Interval
+from rl_training.runtime.loop import PHASE_NAMES
 from rl_training.runtime.progress import ProgressDisplay
 from rl_training.runtime.run import Run
 
@@ -34,7 +35,7 @@ class MetricsLog(Callback):
 
     def on_eval_end(self, run: Run, metrics: dict[str, Any], scheduled: bool) -> None:
         numbers = {name: value for name, value in metrics.items() if not isinstance(value, str)}
-        self.logger.log(run.global_step, numbers, "eval")
+        self.logger.log(run.global_step, numbers | phase_number(run), "eval")
 
     def log(self, run: Run) -> None:
         self.interval.last = run.global_step
@@ -43,18 +44,26 @@ class MetricsLog(Callback):
             mean = sum(episode.ret for episode in episodes) / len(episodes)
             run.results["rollout_return_mean"] = mean
             rollout = {"rollout_return_mean": mean, "rollout_episodes": float(len(episodes))}
-            self.logger.log(run.global_step, rollout, "collect")
+            self.logger.log(run.global_step, rollout | phase_number(run), "collect")
         if not run.gradient_steps:
             return
         metrics = run.update_metrics()
         clock, steps = self.started
         rate = (run.gradient_steps - steps) / max(1e-9, time.perf_counter() - clock)
         own, run.logged = run.logged, {}
-        self.logger.log(run.global_step, {**metrics, **own, "updates_per_second": rate}, "train")
+        numbers = {**metrics, **own, "updates_per_second": rate, **phase_number(run)}
+        self.logger.log(run.global_step, numbers, "train")
         refuse_broken_metrics(run, metrics)
 
     def close(self, run: Run) -> None:
         self.logger.close()
+
+
+def phase_number(run: Run) -> dict[str, float]:
+    """Which phase a row belongs to, in a run that has several: 0 offline, 1 warm-up, 2 online."""
+    if len(run.trainer.phases) == 1:
+        return {}
+    return {"phase": float(PHASE_NAMES.index(run.phase))}
 
 
 class Progress(Callback):

@@ -87,9 +87,32 @@ def _draw(rows: Rows, config: Mapping[str, Any], *, fallback_title: str, data_re
         _draw_losses(axes[-1], losses)
     if not len(returns[0]) and not losses:
         axes[0].text(0.5, 0.5, "no metrics logged yet", ha="center", va="center", transform=axes[0].transAxes)
+    for panel in axes:
+        _mark_phases(panel, config)
     figure.suptitle(_title(config) or fallback_title, x=0.02, ha="left", fontweight="bold", fontsize=13)
     axes[-1].set_xlabel(_step_label(config))
     return figure
+
+
+def _mark_phases(panel: Axes, config: Mapping[str, Any]) -> None:
+    """Where the offline phase ends, and the steps of warm-up after it."""
+    start = config.get("total_timesteps")
+    if not config.get("online_timesteps") or not isinstance(start, int):
+        return
+    panel.axvline(start, color="#3c4650", linewidth=1.0, linestyle=":", zorder=2)
+    panel.annotate(
+        "online →",
+        (start, 1.0),
+        (4, -4),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        va="top",
+        fontsize=9,
+        color="#3c4650",
+    )
+    warmup = config.get("algo_kwargs", {}).get("warmup_steps_online", 0)
+    if warmup:
+        panel.axvspan(start, start + warmup, color="#9aa5b1", alpha=0.2, linewidth=0, zorder=0)
 
 
 def _draw_returns(panel: Axes, rows: Rows, returns: Curve) -> None:
@@ -165,4 +188,6 @@ def _step_label(config: Mapping[str, Any]) -> str:
     entry = algorithm_facts(str(config.get("algo", "")))
     if entry is None:
         return "training steps"
+    if config.get("online_timesteps"):
+        return "gradient steps, then environment steps"
     return "environment steps" if entry.online else "gradient steps"

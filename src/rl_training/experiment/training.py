@@ -3,60 +3,46 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.recipe import Recipe, get_recipe
 from rl_training.algorithms.stacking import stack_learners
+from rl_training.config.data_fields import OfflineFields
 from rl_training.config.run_fields import ControlFields, OnlineFields
 from rl_training.core.atomic import write_text_atomic
 from rl_training.core.config_files import config_to_yaml
 from rl_training.core.devices import choose_device
-from rl_training.core.errors import ConfigError
+from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.train_config import TrainConfig
-from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.execution import combine, execute
-from rl_training.experiment.logging import MetricsLogger, Sink
+from rl_training.experiment.logging import MetricsLogger
 from rl_training.experiment.metrics_log import MetricsLog, Progress
+from rl_training.experiment.network_checks import check_network
+from rl_training.experiment.run_options import RunOptions, check_parts
 from rl_training.experiment.runs import create_run_dir
 from rl_training.experiment.saving import Checkpoints
 from rl_training.experiment.trackers import open_trackers
-from rl_training.models.networks import NETWORKS
-from rl_training.policies.tracing import export_problem
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.callbacks.evaluation import EarlyStopping, Evaluation
 from rl_training.runtime.callbacks.schedule import LearningRateSchedule
 from rl_training.runtime.compiling import apply_compile
-from rl_training.runtime.environments import EnvMaker, GivenEnv, Wrapper, env_maker
+from rl_training.runtime.environments import EnvMaker, env_maker
 from rl_training.runtime.loop import Phase, Trainer
 from rl_training.runtime.progress import ProgressDisplay
-from rl_training.runtime.run import Evaluator, Run, RunNotes, TrainResult
+from rl_training.runtime.run import Run, RunNotes, TrainResult
 from rl_training.runtime.sources.base import RunSource
 from rl_training.runtime.sources.offline import OfflineSource
 from rl_training.runtime.sources.online import OnlineSource
 from rl_training.runtime.wrappers import load_wrappers
 
-
-class RunOptions(TypedDict, total=False):
-    """How a run is started, beside its config."""
-
-    run_suffix: str | None
-    checkpoint_state: dict[str, Any] | None
-    callbacks: Sequence[Callback] | None
-    evaluators: Sequence[Evaluator] | None
-    trackers: Sequence[Sink] | None
-    dataset: TransitionDataset | None
-    env: GivenEnv | EnvMaker | None
-    wrappers: Sequence[Wrapper] | None
-    run_dir: Path | None
-    quiet: bool
+PhasesOf = Callable[[RunSource, Learner, dict[str, Any] | None], list[Phase]]
 
 
 @dataclass(frozen=True)
@@ -76,12 +62,19 @@ class Plan:
 
 def train(config: TrainConfig, **options: Unpack[RunOptions]) -> TrainResult:
     """Train from the beginning, or on from `checkpoint_state`; in `run_dir`, or in a new directory."""
-    plan = make_plan(config, options)
+    return combine(execute(*assemble(make_plan(config, options))))
+
+
+def assemble(plan: Plan, phases_of: PhasesOf | None = None) -> tuple[Trainer, list[Run]]:
+    """The loop and the run of every seed, at their beginning or where a checkpoint was written.
+
+    `phases_of` makes the phases where they are not those of the source.
+    """
     source = make_source(plan)
-    device = choose_device(config.device)
+    device = choose_device(plan.configs[0].device)
     learner = build_learner(plan, source, device)
-    phases = source.phases(device, plan.saved)
-    notes = make_notes(plan, source, apply_compile_setting(plan, learner, phases))
+    phases = (phases_of or default_phases)(source, learner, plan.saved)
+    notes = make_notes(plan, source, phases, compiled=apply_compile_setting(plan, learner, phases))
     runs = [make_run(plan, source, notes, each, first=index == 0) for index, each in enumerate(plan.configs)]
     trainer = Trainer(
         learner,
@@ -95,7 +88,11 @@ def train(config: TrainConfig, **options: Unpack[RunOptions]) -> TrainResult:
     )
     if plan.saved is not None:
         restore(trainer, runs[0], plan.saved)
-    return combine(execute(trainer, runs))
+    return trainer, runs
+
+
+def default_phases(source: RunSource, learner: Learner, saved: dict[str, Any] | None) -> list[Phase]:
+    return source.phases(learner, saved)
 
 
 def make_plan(config: TrainConfig, options: RunOptions) -> Plan:
@@ -107,36 +104,39 @@ def make_plan(config: TrainConfig, options: RunOptions) -> Plan:
         wrappers = load_wrappers(config.wrappers)
     env = given if given is not None else config.env_id
     maker = None if env is None else env_maker(env, wrappers)
+    if config.online_timesteps and maker is None and not options.get("live"):
+        raise ConfigError(
+            f"env_id is required: online_timesteps {config.online_timesteps} are collected in an "
+            "environment; for steps that your own loop makes, use go_live in Python"
+        )
     return Plan(recipe, settings, seed_configs(config), maker, options)
-
-
-def check_parts(options: RunOptions) -> None:
-    """Objects of the wrong kind are refused here, in words, and not where they are first used."""
-    for index, callback in enumerate(options.get("callbacks") or ()):
-        if not isinstance(callback, Callback):
-            raise ConfigError(
-                f"callbacks[{index}] must be a Callback (subclass rl_training.Callback and override a hook), "
-                f"got {callback!r}"
-            )
-    functions = {"evaluators": options.get("evaluators"), "wrappers": options.get("wrappers")}
-    for name, given in functions.items():
-        for index, part in enumerate(given or ()):
-            if not callable(part):
-                raise ConfigError(f"{name}[{index}] must be a function, got {part!r}")
-    dataset = options.get("dataset")
-    if dataset is not None and not isinstance(dataset, TransitionDataset):
-        raise ConfigError(f"dataset must be a TransitionDataset, got {type(dataset).__name__}")
 
 
 def make_source(plan: Plan) -> RunSource:
     """Where the run's batches come from."""
-    config, dataset = plan.configs[0], plan.options.get("dataset")
-    if not isinstance(plan.settings, OnlineFields):
-        return OfflineSource(config, plan.recipe.learner.needs, env=plan.env, dataset=dataset)
-    if dataset is not None:
-        raise ConfigError(f"dataset must be none: {config.algo} learns online, from its environment")
-    assert plan.env is not None  # the config's own check
-    return OnlineSource(plan.configs, plan.settings, plan.env)
+    dataset, saved, settings = plan.options.get("dataset"), plan.saved, plan.settings
+    source: OfflineSource | OnlineSource
+    if isinstance(settings, OnlineFields):
+        assert plan.env is not None  # the config's own check
+        source = OnlineSource(plan.configs, settings, plan.env, dataset=dataset, saved=saved)
+    else:
+        assert isinstance(settings, OfflineFields)
+        needs = plan.recipe.learner.needs
+        source = OfflineSource(plan.configs, settings, needs, env=plan.env, dataset=dataset, saved=saved)
+    if saved is not None and not plan.options.get("allow_changed_data"):
+        refuse_changed_data(saved["dataset"], source.summary)
+    return source
+
+
+def refuse_changed_data(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """A run goes on exactly on the rows that it began with."""
+    known = then.get("fingerprint")
+    if known is not None and known != now.get("fingerprint"):
+        raise DataError(
+            f"{now.get('source')} has changed since this run was saved ({then.get('transitions')} rows then, "
+            f"{now.get('transitions')} now): give the same data, or go on with what is there by "
+            "--allow-changed-data (allow_changed_data=True in Python)"
+        )
 
 
 def build_learner(plan: Plan, source: RunSource, device: torch.device) -> Learner:
@@ -151,35 +151,6 @@ def build_learner(plan: Plan, source: RunSource, device: torch.device) -> Learne
         learner.policy.set_units(source.spaces, source.observation_steps)
     check_network(learners[0], stacked=len(learners) > 1)
     return learners[0] if len(learners) == 1 else stack_learners(learners)
-
-
-def check_network(learner: Learner, *, stacked: bool) -> None:
-    """What a network of somebody else cannot do is said before it is trained, not after."""
-    network = learner.model.actor.net.plan.network
-    if NETWORKS.package_of(network) is None:
-        return
-    if stacked and not stacks(learner):
-        raise ConfigError(
-            f"network {network!r} cannot be stacked, its numbers mix seeds: train the seeds one by one, or "
-            "build its layers with self.layer"
-        )
-    problem = export_problem(learner.policy)
-    if problem is not None:
-        warnings.warn(f"{problem}; the policy will act from its checkpoints only", stacklevel=2)
-
-
-def stacks(learner: Learner) -> bool:
-    """Whether two copies of a learner's actor, stacked, act as each does alone."""
-    actor = learner.model.actor
-    obs = torch.linspace(-1.0, 1.0, 5 * actor.obs_dim, device=learner.device).reshape(5, actor.obs_dim)
-    pair = stack_learners([learner, learner]).model.actor
-    with torch.no_grad():
-        alone = actor.mode(obs)
-        try:
-            together = pair.mode(torch.stack([obs, obs]))
-        except RuntimeError:
-            return False
-    return together.shape == (2, *alone.shape) and torch.allclose(together[1], alone, atol=1e-5)
 
 
 def check_schedule_group(plan: Plan, learner: Learner) -> None:
@@ -197,19 +168,22 @@ def apply_compile_setting(plan: Plan, learner: Learner, phases: Sequence[Phase])
     return apply_compile(learner, plan.settings.compile, updates_left, stored)
 
 
-def make_notes(plan: Plan, source: RunSource, compiled: bool) -> RunNotes:
+def make_notes(plan: Plan, source: RunSource, phases: Sequence[Phase], *, compiled: bool) -> RunNotes:
     options = plan.options
     stored = None if plan.saved is None else plan.saved["schedule_steps"]
     given = {
+        "live": options.get("live", False),
         "dataset": options.get("dataset") is not None,
-        "env": options.get("env") is not None and not isinstance(options.get("env"), str),
-        "wrappers": bool(options.get("wrappers")),
+        "env": plan.env is not None and plan.env.factory is not None,
+        "wrappers": plan.env is not None and bool(plan.env.wrappers) and not plan.configs[0].wrappers,
     }
     return RunNotes(
         schedule_steps=stored or plan.settings.schedule_steps or plan.configs[0].total_timesteps,
         compiled=compiled,
         dataset=source.summary,
         in_python=tuple(name for name, is_given in given.items() if is_given),
+        online_span=max(phase.online_span for phase in phases),
+        parent=None if plan.saved is None else plan.saved.get("parent"),
     )
 
 
@@ -252,7 +226,8 @@ def standard_callbacks(
     checkpoints = Checkpoints(
         config.checkpoint_interval, keep=settings.keep_checkpoints, save_best=settings.save_best
     )
-    return [*chosen, checkpoints, Progress(ProgressDisplay(quiet=quiet), config.total_timesteps)]
+    total = config.total_timesteps + config.online_timesteps
+    return [*chosen, checkpoints, Progress(ProgressDisplay(quiet=quiet), total)]
 
 
 def restore(trainer: Trainer, run: Run, saved: dict[str, Any]) -> None:

@@ -122,6 +122,7 @@ def resume_training(
     path: str | Path,
     *,
     total_timesteps: int | None = None,
+    online_timesteps: int | None = None,
     output_dir: str | Path | None = None,
     run_suffix: str | None = None,
     callbacks: Sequence[Callback] | None = None,
@@ -129,6 +130,7 @@ def resume_training(
     dataset: TransitionDataset | None = None,
     env: GivenEnv | EnvMaker | None = None,
     wrappers: Sequence[Wrapper] | None = None,
+    allow_changed_data: bool = False,
     quiet: bool = False,
 ) -> TrainResult:
     """Go on exactly where a checkpoint was written, to a new total.
@@ -143,12 +145,17 @@ def resume_training(
             f"{file} holds a policy without its learner; resume from a checkpoint of the run"
         )
     config = saved_config(state)
+    if "live" in state["in_python"]:
+        raise ConfigError("this run learns from a loop of your own: load it in Python and call go_live()")
     if "dataset" in state["in_python"] and dataset is None:
         raise ConfigError("dataset must be given: this run learned from a dataset that was passed in memory")
     maker = environment_of_state(state, config, env, wrappers)
     changes: dict[str, Any] = {}
     if total_timesteps is not None:
+        refuse_passed_phase(state, config, total_timesteps)
         changes["total_timesteps"] = total_timesteps
+    if online_timesteps is not None:
+        changes["online_timesteps"] = online_timesteps
     if output_dir is not None:
         changes["output_dir"] = str(output_dir)
     config = parse_config({**config.to_dict(), **changes})
@@ -164,5 +171,15 @@ def resume_training(
         env=maker,
         wrappers=(),
         run_dir=file.parent.parent if in_place else None,
+        allow_changed_data=allow_changed_data,
         quiet=quiet,
     )
+
+
+def refuse_passed_phase(state: Mapping[str, Any], config: TrainConfig, total_timesteps: int) -> None:
+    """The length of an offline phase that is over cannot be changed any more."""
+    if state["counters"]["phase"] and total_timesteps != config.total_timesteps:
+        raise ConfigError(
+            f"total_timesteps must stay {config.total_timesteps}, the length of the offline phase that is "
+            f"over, got {total_timesteps}; give online_timesteps for a longer online phase"
+        )

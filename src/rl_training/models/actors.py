@@ -30,6 +30,8 @@ class Actor(nn.Module):
     kind: ClassVar[str]
     draws: ClassVar[str]
     outputs_per_action: ClassVar[int] = 1
+    is_random: ClassVar[bool] = True
+    """Whether `draw` explores by itself; otherwise whoever collects adds noise."""
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class DeterministicTanh(Actor):
 
     kind = "deterministic"
     draws = "action = tanh(m); there is no distribution"
+    is_random = False
 
     def mode(self, obs: Tensor) -> Tensor:
         actions: Tensor = self.net(obs)

@@ -15,13 +15,17 @@ from rl_training.core.streams import RandomStream
 from rl_training.runtime.collector import FinishedEpisode
 from rl_training.runtime.run import Run
 
+PHASE_NAMES = ("offline", "warm-up", "online")
+
 
 class BatchSource(Protocol):
-    """Anything that yields rows by index: a dataset or a replay buffer."""
+    """Where batches come from: a dataset, a replay buffer, or both."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Rows to draw from; without any, updates wait."""
 
-    def gather(self, indices: Tensor) -> dict[str, Tensor]: ...
+    def draw(self, unit: Tensor, step: int) -> dict[str, Tensor]:
+        """The rows that numbers in [0, 1) pick, `[*S, B]`; `step` counts those of the phase."""
 
 
 class Collection(Protocol):
@@ -46,6 +50,8 @@ class Phase:
 
     Without `collection` a step is one update; with it, a step is one transition, and after every
     `train_frequency` rounds of all environments `updates_per_step` updates per stored transition are made.
+    `online_span` says that the phase follows offline training: the learner hears how much of that many steps
+    is done. With `evaluate_first` the policy is evaluated before the first step.
     """
 
     name: str
@@ -55,6 +61,10 @@ class Phase:
     learning_starts: int = 0
     train_frequency: int = 1
     updates_per_step: int = 1
+    batch_size: int | None = None
+    """none: that of the run"""
+    online_span: int = 0
+    evaluate_first: bool = False
 
 
 @dataclass
@@ -89,17 +99,31 @@ class Trainer:
         self.learner, self.phases, self.runs = learner, list(phases), list(runs)
         self.batch_size, self.batches, self.update_budget = batch_size, batches, update_budget
         self.counters = Counters()
+        self._entered: int | None = None
         self._number_runs()
 
     def train(self) -> None:
         """Run all phases to their end, or until every run has asked to stop."""
+        self.start()
+        while (phase := self.begin_step()) is not None:
+            self._advance(phase)
+            self.end_step()
+
+    def start(self) -> None:
         self._each("on_train_start")
         self._keep_to_budget()  # a resumed run may have spent it already
-        while not self._stopped() and (phase := self._current_phase()) is not None:
+
+    def begin_step(self) -> Phase | None:
+        """The phase of the step that is due; none when all are done or every run has asked to stop."""
+        phase = None if self._stopped() else self._current_phase()
+        if phase is not None:
+            self._enter(phase)
             self._each("on_step_start")
-            self._advance(phase)
-            self._each("on_step_end")
-            self._retire_stopped()
+        return phase
+
+    def end_step(self) -> None:
+        self._each("on_step_end")
+        self._retire_stopped()
 
     def _number_runs(self) -> None:
         for index, run in enumerate(self.runs):
@@ -119,8 +143,8 @@ class Trainer:
         if compiled:
             self.learner.compile()
         self.batches = self.batches.keep(going)
-        if self.collection is not None:
-            self.collection.keep(going)
+        for collection in self._collections():
+            collection.keep(going)
         self.runs = [self.runs[index] for index in going]
         self._number_runs()
 
@@ -133,37 +157,49 @@ class Trainer:
             counters.phase, counters.phase_step = counters.phase + 1, 0
         return self.phases[counters.phase]
 
+    def _enter(self, phase: Phase) -> None:
+        """Say once that a phase begins; one that is resumed in the middle has begun before."""
+        if self._entered == self.counters.phase:
+            return
+        self._entered = self.counters.phase
+        if not self.counters.phase_step:
+            self._each("on_phase_start")
+
     def _advance(self, phase: Phase) -> None:
         """One step: an update, or one round of all environments and the updates it completes."""
         counters = self.counters
         if phase.collection is None:
             counters.due_updates = 1
-            self._make_updates(phase.source)
+            self.make_updates(phase)
             self._count(1)
             return
         if not counters.due_updates:
-            self._collect(phase, phase.collection)
-        self._make_updates(phase.source)
+            self.collected(phase, phase.collection.step(self.learner, counters.env_steps))
+        self.make_updates(phase)
 
-    def _collect(self, phase: Phase, collection: Collection) -> None:
+    def collected(self, phase: Phase, stored: int) -> None:
+        """Count a round of transitions, and the updates that it earns."""
         counters = self.counters
-        stored = collection.step(self.learner, counters.env_steps)
         counters.env_steps += stored
         counters.rounds += 1
         self._count(stored)
         if counters.env_steps > phase.learning_starts:
             counters.owed_updates += phase.updates_per_step * stored
-        if counters.rounds % phase.train_frequency == 0:
-            counters.due_updates, counters.owed_updates = counters.owed_updates, 0
+        if counters.rounds % phase.train_frequency == 0 and len(phase.source):
+            counters.due_updates += counters.owed_updates
+            counters.owed_updates = 0
 
     def _count(self, steps: int) -> None:
         self.counters.global_step += steps
         self.counters.phase_step += steps
 
-    def _make_updates(self, source: BatchSource) -> None:
+    def make_updates(self, phase: Phase) -> None:
+        """All updates that are due, unless every run asks to stop before."""
         counters = self.counters
+        if phase.online_span:
+            self.learner.go_online(min(1.0, counters.phase_step / phase.online_span))
         while counters.due_updates and not self._stopped():
-            result = self.learner.update(self.sample(source), global_step=counters.global_step)
+            result = self.learner.update(self.sample(phase), global_step=counters.global_step)
             counters.due_updates -= 1
             counters.gradient_steps += result.num_gradient_steps
             self._each("on_update_end", result)
@@ -174,10 +210,10 @@ class Trainer:
             for run in self.runs:
                 run.request_stop("update budget reached")
 
-    def sample(self, source: BatchSource) -> dict[str, Tensor]:
+    def sample(self, phase: Phase) -> dict[str, Tensor]:
         """A batch of rows drawn with replacement, `[*S, B, …]`."""
-        unit = self.batches.next(self.batch_size)
-        return source.gather((unit * len(source)).long())
+        unit = self.batches.next(phase.batch_size or self.batch_size)
+        return phase.source.draw(unit, self.counters.phase_step)
 
     def _each(self, hook: str, *arguments: Any) -> None:
         for run in self.runs:
@@ -207,9 +243,19 @@ class Trainer:
         return state
 
     @property
+    def phase(self) -> Phase:
+        """The present phase."""
+        return self.phases[self.counters.phase]
+
+    @property
     def collection(self) -> Collection | None:
         """What steps environments in the present phase."""
-        return self.phases[self.counters.phase].collection
+        return self.phase.collection
+
+    def _collections(self) -> list[Collection]:
+        """Every collection once: phases may share one."""
+        found = [phase.collection for phase in self.phases if phase.collection is not None]
+        return list({id(collection): collection for collection in found}.values())
 
     def take_episodes(self, member: int | None) -> list[FinishedEpisode]:
         return [] if self.collection is None else self.collection.take_episodes(member)
@@ -221,6 +267,5 @@ class Trainer:
         self.batches.load_state_dict(state["streams"]["batches"])
 
     def close(self) -> None:
-        for phase in self.phases:
-            if phase.collection is not None:
-                phase.collection.close()
+        for collection in self._collections():
+            collection.close()

@@ -13,7 +13,7 @@ from rl_training.core.spaces import Spaces
 from rl_training.core.train_config import TrainConfig
 from rl_training.data.dataset_loaders import load_source
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.processing import PreparedDataset, process_offline_dataset
+from rl_training.data.processing import Fitted, PreparedDataset, process_offline_dataset
 from rl_training.data.reference_scores import reference_returns
 from rl_training.data.stored_rows import as_array
 from rl_training.data.validation import action_range, check_finite
@@ -31,10 +31,12 @@ def build_offline_dataset(
     dataset: TransitionDataset | None = None,
     needs: frozenset[str] | None = None,
     env: EnvLike | None = None,
+    fitted: Fitted | None = None,
 ) -> PreparedDataset:
     """The one place that prepares training data; `dataset` in memory replaces the config's recipe.
 
-    `needs` are the optional fields that the learner asks for (default: those of the config's algorithm).
+    `needs` are the optional fields that the learner asks for (default: those of the config's algorithm);
+    `fitted` is what an earlier part of the run found in the data.
     """
     settings = data_settings(config)
     limits: list[int | None] | None
@@ -53,7 +55,7 @@ def build_offline_dataset(
     return process_offline_dataset(
         parts,
         settings,
-        infer_env_spaces(config, dataset=parts[0], env=env),
+        infer_env_spaces(config, dataset=parts[0], env=env) if fitted is None else fitted.spaces,
         gamma=getattr(settings, "gamma", DEFAULT_GAMMA),
         needs=learner.needs if needs is None else needs,
         limits=limits,
@@ -67,6 +69,7 @@ def build_offline_dataset(
         owned=dataset is None,
         wanted_by=config.algo,
         uses_rewards=learner.uses_rewards,
+        fitted=fitted,
     )
 
 

@@ -54,6 +54,10 @@ class RunNotes:
     dataset: Mapping[str, Any] = field(default_factory=dict)
     in_python: tuple[str, ...] = ()
     """What was given as an object and must be given again to go on: dataset, env, wrappers"""
+    online_span: int = 0
+    """Online steps over which what fades in the online phase does so"""
+    parent: Mapping[str, Any] | None = None
+    """The run that was fine-tuned into this one: its directory, checkpoint and step"""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -61,6 +65,8 @@ class RunNotes:
             "compile": self.compiled,
             "dataset": dict(self.dataset),
             "in_python": list(self.in_python),
+            "online_span": self.online_span,
+            "parent": None if self.parent is None else dict(self.parent),
         }
 
 
@@ -99,6 +105,11 @@ class Run:
     @property
     def gradient_steps(self) -> int:
         return self.trainer.counters.gradient_steps
+
+    @property
+    def phase(self) -> str:
+        """Name of the present phase: offline, warm-up or online."""
+        return self.trainer.phase.name
 
     @property
     def learner(self) -> Learner:

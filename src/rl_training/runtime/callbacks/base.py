@@ -15,6 +15,9 @@ class Callback:
     def on_train_start(self, run: Run) -> None:
         """Before the first step, also after a resume."""
 
+    def on_phase_start(self, run: Run) -> None:
+        """Before the first step of a phase, `run.phase`."""
+
     def on_step_start(self, run: Run) -> None:
         """Before an update (offline) or a round of all environments (online)."""
 

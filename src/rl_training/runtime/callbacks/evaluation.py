@@ -30,10 +30,16 @@ class Evaluation(Callback):
     def __init__(self, eval_interval: int) -> None:
         self.interval = Interval(eval_interval)
         self.evaluated_step = -1
+        self.scheduled_step = -1
 
     def on_train_start(self, run: Run) -> None:
         self.interval.start(run.global_step)
         run.results = {**NO_EVALUATION, **run.results}
+
+    def on_phase_start(self, run: Run) -> None:
+        first = run.trainer.phase.evaluate_first and self.scheduled_step != run.global_step
+        if first and self.possible(run):
+            self.evaluate(run, scheduled=True)
 
     def on_step_end(self, run: Run) -> None:
         if self.interval.due(run.global_step) and self.possible(run):
@@ -51,14 +57,17 @@ class Evaluation(Callback):
         for evaluator in run.evaluators:
             metrics |= evaluator(run)
         self.evaluated_step = run.global_step
+        if scheduled:
+            self.scheduled_step = run.global_step
         run.results |= metrics
         run.emit("on_eval_end", metrics, scheduled)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"evaluated_step": self.evaluated_step}
+        return {"evaluated_step": self.evaluated_step, "scheduled_step": self.scheduled_step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.evaluated_step = state["evaluated_step"]
+        self.scheduled_step = state.get("scheduled_step", -1)
 
 
 class EarlyStopping(Callback):

@@ -34,4 +34,6 @@ class LearningRateSchedule(Callback):
             warmup_steps=settings.warmup_steps,
             schedule_steps=self.schedule_steps,
         )
+        if run.trainer.phase.online_span:
+            scale = 1.0  # the schedule ends with the offline phase
         run.trainer.learner.set_learning_rate_scale(scale, settings.schedule_groups)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import torch
-
+from rl_training.algorithms.learner import Learner
+from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import Transform
 from rl_training.data.data_info import ReferenceReturns
@@ -22,4 +22,19 @@ class RunSource(Protocol):
     rows: int | None
     summary: Mapping[str, Any]
 
-    def phases(self, device: torch.device, state: dict[str, Any] | None) -> list[Phase]: ...
+    def phases(self, learner: Learner, state: dict[str, Any] | None) -> list[Phase]: ...
+
+
+def check_env_fits(env: str, found: Spaces, known: Spaces, what: str) -> None:
+    """Collecting goes on in the sizes and bounds that were learned in, or not at all."""
+    for name in ("obs_dim", "action_dim", "action_low", "action_high"):
+        has, wanted = getattr(found, name), getattr(known, name)
+        if has != wanted:
+            raise ConfigError(
+                f"env_id must fit {what}: {name} of {env!r} is {shown(has)}, {what} has {shown(wanted)}; "
+                "name the environment that it belongs to, or wrap this one"
+            )
+
+
+def shown(value: int | tuple[float, ...]) -> object:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,137 @@
+"""Kill a run that goes from offline to online in all its phases, and compare it with an undisturbed one.
+
+    python benchmarks/kill_finetune.py --kills 60 --algo cal_ql
+
+The kills are spread over the offline phase, the warm-up, the online phase and the borders between them: the
+process kills itself with SIGKILL before a step, inside a round of updates or after a step, and every third time
+it is killed from outside at any moment. The next process resumes from the newest checkpoint. At the end every
+part of the training state must equal, bit for bit, that of the same run without any kill.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl_training.core.checkpoints import load_checkpoint, newest_checkpoint
+from rl_training.core.train_config import TrainConfig
+from rl_training.experiment.training import train
+from rl_training.experiment.workflows import resume_training
+from rl_training.runtime.callbacks.base import Callback
+from rl_training.runtime.run import Run
+
+OFFLINE, WARMUP, ONLINE = 60, 20, 100
+STATE = ("counters", "learner", "streams", "collector", "exploration", "replay", "callbacks")
+HOOKS = ("on_step_start", "on_update_end", "on_step_end")
+
+
+def config(algo: str, output_dir: Path) -> TrainConfig:
+    return TrainConfig(
+        algo=algo,
+        env_id="Pendulum-v1",
+        env_kwargs={"max_episode_steps": 11},
+        total_timesteps=OFFLINE,
+        online_timesteps=ONLINE,
+        output_dir=str(output_dir),
+        eval_episodes=1,
+        log_interval=10,
+        checkpoint_interval=3,
+        algo_kwargs={
+            **{"dataset_kind": "random", "dataset_size": 300, "normalize_reward": True},
+            **{"hidden_sizes": [16, 16], "batch_size": 16, "compile": False, "eval_interval": 25},
+            **{"warmup_steps_online": WARMUP, "offline_share": [0.8, 0.2, 50], "buffer_capacity": 50},
+            **{"gradient_updates_per_step": 2, "train_frequency": 3, "batch_size_online": 24},
+        },
+    )
+
+
+class Kill(Callback):
+    """SIGKILL at the first call of a hook once a step is reached."""
+
+    def __init__(self, hook: str, step: int) -> None:
+        self.step = step
+        setattr(self, hook, self.strike)
+
+    def strike(self, run: Run, *_: Any) -> None:
+        if run.global_step >= self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def go_on(algo: str, folder: Path, callbacks: list[Callback]) -> None:
+    """Start the run, or resume it from its newest checkpoint."""
+    started = next((run for run in sorted(folder.glob("*")) if newest_checkpoint(run)), None)
+    if started is None:
+        train(config(algo, folder), callbacks=callbacks, quiet=True)
+    else:
+        resume_training(started, callbacks=callbacks, quiet=True)
+
+
+def in_a_child(algo: str, folder: Path, callbacks: list[Callback], seconds: float | None) -> int:
+    """The exit status of a process that goes on with the run, killed after some seconds if it still runs."""
+    child = os.fork()
+    if child == 0:
+        go_on(algo, folder, callbacks)
+        os._exit(0)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+def finished(folder: Path) -> Path:
+    return next(run for run in sorted(folder.glob("*")) if newest_checkpoint(run))
+
+
+def differences(left: Any, right: Any, name: str = "") -> list[str]:
+    """Names of the values that are not equal bit for bit."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        found = [f"{name}/{key}" for key in left.keys() ^ right.keys()]
+        return found + [
+            line
+            for key in left.keys() & right.keys()
+            for line in differences(left[key], right[key], f"{name}/{key}")
+        ]
+    same = torch.equal(left, right) if isinstance(left, torch.Tensor) else repr(left) == repr(right)
+    return [] if same else [name]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument("--algo", default="cal_ql")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the moments of the kills")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rng, counts = random.Random(options.seed), Counter[str]()
+    with tempfile.TemporaryDirectory() as place:
+        disturbed, undisturbed = Path(place, "disturbed"), Path(place, "undisturbed")
+        for number in range(options.kills):
+            step = 1 + number * (OFFLINE + ONLINE - 1) // options.kills
+            phase = "offline" if step <= OFFLINE else "warm-up" if step <= OFFLINE + WARMUP else "online"
+            hook, seconds = rng.choice(HOOKS), rng.uniform(0.1, 2.0) if number % 3 == 2 else None
+            status = in_a_child(options.algo, disturbed, [Kill(hook, step)], seconds)
+            assert os.WIFSIGNALED(status), f"the run ended by itself (status {status})"
+            counts[f"{phase}, {'from outside' if seconds else hook}"] += 1
+        assert in_a_child(options.algo, disturbed, [], None) == 0
+        assert in_a_child(options.algo, undisturbed, [], None) == 0
+        left, right = (load_checkpoint(finished(folder)) for folder in (disturbed, undisturbed))
+    for name, count in sorted(counts.items()):
+        print(f"{count:4d}  {name}")
+    unequal = [line for key in STATE for line in differences(left[key], right[key], key)]
+    print(
+        f"{options.algo}: step {left['counters']['global_step']} after {options.kills} kills; "
+        f"values that differ from the undisturbed run: {', '.join(unequal) or 'none'}"
+    )
+    return 1 if unequal else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Transitions from a loop that is not ours: a machine, a simulator of another program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rl_training.algorithms.learner import Learner
+from rl_training.core.errors import CheckpointError, UserError
+from rl_training.core.spaces import FloatArray, Spaces
+from rl_training.runtime.collector import FinishedEpisode, Steps
+from rl_training.runtime.sources.collection import Exploration
+from rl_training.runtime.sources.rows import RowStore, Units
+
+
+class LiveCollection:
+    """Takes what the loop saw and did, one transition at a time, and stores it as rows."""
+
+    def __init__(self, spaces: Spaces, rows: RowStore, units: Units, exploration: Exploration) -> None:
+        self.spaces, self.rows, self.units, self.exploration = spaces, rows, units, exploration
+        self.acted: tuple[FloatArray, FloatArray] | None = None
+        """The observation that was acted on, and the action in [-1, 1]"""
+        self.episodes: list[FinishedEpisode] = []
+        self.current = FinishedEpisode(0.0, 0)
+
+    def act(self, learner: Learner, obs: npt.ArrayLike) -> FloatArray:
+        """The action to play now, explored, in the machine's units."""
+        seen = self.spaces.check_observations(obs).reshape(1, self.spaces.obs_dim)
+        unit = self.exploration.actions(learner, [seen])[0]
+        self.acted = (seen, unit)
+        played: FloatArray = self.spaces.to_env(unit)[0]
+        return played
+
+    def observe(self, reward: float, next_obs: npt.ArrayLike, terminated: bool, truncated: bool) -> None:
+        """What came of the last action."""
+        if self.acted is None:
+            raise UserError("observe() needs an action before it: call act(obs) first")
+        if not np.isfinite(reward):
+            raise UserError(f"reward must be finite, got {reward}")
+        (obs, unit), following = self.acted, self.spaces.check_observations(next_obs)
+        step = Steps(
+            obs,
+            unit,
+            np.array([reward], dtype=np.float32),
+            following.reshape(1, self.spaces.obs_dim),
+            np.array([terminated]),
+            np.array([truncated and not terminated]),
+            [],
+        )
+        self.rows.add([self.units.columns(step)], [step.terminated | step.truncated])
+        self.acted = None
+        self.current.ret += float(reward)
+        self.current.length += 1
+        if terminated or truncated:
+            self._finish()
+
+    def cut(self) -> None:
+        """The loop has begun anew without saying that the episode before was over: it was cut off there."""
+        if self.current.length:
+            self.rows.cut()
+            self._finish()
+
+    def _finish(self) -> None:
+        self.episodes.append(self.current)
+        self.current = FinishedEpisode(0.0, 0)
+
+    def step(self, learner: Learner, stored: int) -> int:
+        raise UserError("this run is stepped by a loop of your own: call act, observe and update")
+
+    def take_episodes(self, member: int | None) -> list[FinishedEpisode]:
+        finished, self.episodes = self.episodes, []
+        return finished
+
+    def state_dict(self, member: int | None, *, with_replay: bool) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "collector": {"return": self.current.ret, "length": self.current.length},
+            "exploration": self.exploration.stream.state_dict(),
+            "unlogged_episodes": [[episode.ret, episode.length] for episode in self.episodes],
+        }
+        return state | ({"replay": self.rows.state_dict(member)} if with_replay else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if "replay" not in state:
+            raise CheckpointError(
+                "this checkpoint holds no replay rows (only a run's newest one does); go on from the newest"
+            )
+        self.rows.load_state_dict(state["replay"])
+        self.exploration.stream.load_state_dict(state["exploration"])
+        saved = state["collector"]
+        self.current = FinishedEpisode(float(saved["return"]), int(saved["length"]))
+        self.episodes = [FinishedEpisode(ret, length) for ret, length in state["unlogged_episodes"]]
+
+    def keep(self, members: Sequence[int]) -> None:
+        """There is one seed only."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
