@@ -17,8 +17,9 @@ from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.execution import write_result
 from rl_training.experiment.finetuning import online_config, state_at_the_border, state_to_finetune
+from rl_training.experiment.run_options import RunOptions
 from rl_training.experiment.saving import Checkpoints
-from rl_training.experiment.training import RunOptions, assemble, make_plan
+from rl_training.experiment.training import assemble, make_plan
 from rl_training.experiment.workflows import environment_of_state, saved_config
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.environments import EnvMaker, GivenEnv
