@@ -238,7 +238,7 @@ def cal_ql(checkout: Path) -> Case:
 
 
 def ensemble(module: ModuleType, make: Callable[..., Any], eta: float, exact: bool) -> Case:
-    """SAC-N or EDAC; `exact` replaces their log-density, with its 1e-6 inside a logarithm, by the exact one."""
+    """SAC-N or EDAC; `exact` replaces their log-density (1e-6 inside a logarithm) by the exact one."""
     critics = 5
     learner = EDAC(models.MLPEDACModel(OBS, ACTIONS, num_critics=critics), learning_rate=RATE, eta=eta)
     actor = module.Actor(OBS, ACTIONS, 256)
