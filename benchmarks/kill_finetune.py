@@ -3,9 +3,9 @@
     python benchmarks/kill_finetune.py --kills 60 --algo cal_ql
 
 The kills are spread over the offline phase, the warm-up, the online phase and the borders between them: the
-process kills itself with SIGKILL before a step, inside a round of updates or after a step, and every third time
-it is killed from outside at any moment. The next process resumes from the newest checkpoint. At the end every
-part of the training state must equal, bit for bit, that of the same run without any kill.
+process kills itself with SIGKILL before a step, inside a round of updates or after a step, and every third
+time it is killed from outside at any moment. The next process resumes from the newest checkpoint. At the end
+every part of the training state must equal, bit for bit, that of the same run without any kill.
 """
 
 import argparse
