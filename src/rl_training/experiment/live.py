@@ -16,7 +16,12 @@ from rl_training.core.spaces import FloatArray
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.execution import write_result
-from rl_training.experiment.finetuning import online_config, state_at_the_border, state_to_finetune
+from rl_training.experiment.finetuning import (
+    keeps_data,
+    online_config,
+    state_at_the_border,
+    state_to_finetune,
+)
 from rl_training.experiment.run_options import RunOptions
 from rl_training.experiment.saving import Checkpoints
 from rl_training.experiment.training import assemble, make_plan
@@ -119,6 +124,8 @@ def open_live(
     file = resolve_checkpoint(path)
     state = load_run_state(file)
     config = saved_config(state)
+    if "dataset" in state["in_python"] and dataset is None and keeps_data(config, changes):
+        raise ConfigError("dataset must be given: this run learned from a dataset that was passed in memory")
     evaluates = env is not None or "env" not in state["in_python"]
     if not evaluates:
         config = config.replace(env_id=None)
