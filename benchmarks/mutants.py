@@ -9,17 +9,20 @@ do not notice survives, and makes the exit code 1.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+import gymnasium  # noqa: F401  (imported once, for all runs of the tests)
+import pytest
+import torch  # noqa: F401  (the same)
 from runtime_faults import FAULTS, Fault
 
 ROOT = Path(__file__).parents[1]
@@ -68,23 +71,42 @@ def planted(fault: Fault, source: Path) -> Iterator[None]:
 
 
 def failing_test(source: Path, names: Sequence[str]) -> str | None:
-    """The first test that fails on these sources."""
+    """The first test that fails on these sources, in a process of its own that has torch already."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=run_tests, args=(source, names, sender))
+    process.start()
+    sender.close()
+    try:
+        finished, failed = receiver.recv()
+    except EOFError:
+        finished, failed = False, None
+    process.join()
+    if not finished:
+        sys.exit(f"the tests could not run: {', '.join(names)}")
+    return failed
+
+
+class FirstFailure:
+    """A plugin of pytest."""
+
+    name: str | None = None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and self.name is None:
+            self.name = report.nodeid.partition("::")[2]
+
+
+def run_tests(source: Path, names: Sequence[str], sender: Connection) -> None:
+    """In the process of the tests: nothing is shown, the first failure is sent."""
+    os.chdir(ROOT)
+    first = FirstFailure()
     # The project's own `pythonpath` would put the sound sources first.
-    options = ["-x", "-q", "-rf", "-p", "no:cacheprovider", "-o", f"pythonpath={source}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *(f"tests/test_runtime_{name}.py" for name in names)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(source)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode == 0:
-        return None
-    failed = re.search(r"^FAILED tests/test_runtime_\w+\.py::(.+?)(?: - |$)", done.stdout, re.MULTILINE)
-    if failed is None:
-        sys.exit(f"the tests could not run:\n{done.stdout}{done.stderr}")
-    return failed[1]
+    options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-o", f"pythonpath={source}"]
+    files = [f"tests/test_runtime_{name}.py" for name in names]
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        code = pytest.main([*options, *files], plugins=[first])
+    sender.send((code in (0, 1), first.name))
 
 
 if __name__ == "__main__":
