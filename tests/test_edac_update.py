@@ -43,7 +43,7 @@ def test_similarity_is_the_mean_cosine_of_all_pairs() -> None:
 
 def test_its_gradient_turns_critics_away_from_each_other() -> None:
     (gradient,) = checks.gradients_of(slope_similarity, SLOPES)
-    # state 1: half of (1 - u u') (sum of the other directions) / length; state 2: all on one line, nothing turns
+    # state 1: half of (1 - u u') (sum of the other directions) / length; state 2: on one line, nothing turns
     close(gradient[:, 0], ((0.0, 0.853553), (0.426777, 0.0), (0.0, 0.0)))
     close(gradient[:, 1], ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0)))
 
@@ -172,7 +172,7 @@ def test_the_soft_self_loop_has_the_known_value() -> None:
 
 
 def test_diversity_leaves_the_value_nearly_as_it_is() -> None:
-    """Critics that are pushed apart where all slopes are zero lose a little; without entropy it would be 10."""
+    """Critics pushed apart where all slopes are zero lose a little; without entropy it would be 10."""
     learner = EDAC(toy.small(MLPEDACModel, num_critics=3), eta=1.0, **toy.SELF_LOOP)
     toy.fit(learner, toy.soft_self_loop(), updates=800, batch_size=64)
     values = toy.value(learner, torch.ones(7), torch.linspace(-0.9, 0.9, 7))

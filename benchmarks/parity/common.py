@@ -1,4 +1,4 @@
-"""What every comparison needs: foreign code imported from a checkout, noise handed to it, weights compared."""
+"""What every comparison needs: foreign code from a checkout, noise handed to it, weights compared."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Public JAX code: CORL's ReBRAC and the authors' FQL.
 
-Two defaults of flax are set to PyTorch's before the foreign code is imported: the 1e-5 in layer normalisation (flax:
-1e-6) and the exact GELU (flax: an approximation by tanh).
+Two defaults of flax are set to PyTorch's before the foreign code is imported: the 1e-5 in layer normalisation
+(flax: 1e-6) and the exact GELU (flax: an approximation by tanh).
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python benchmarks/parity/run.py --corl CORL [--td3 TD3] [--fql FQL] [--only NAME ...]
 
-CORL, TD3 and FQL are checkouts of github.com/corl-team/CORL, sfujim/TD3 and seohongpark/fql. Their code is imported
-from there and nothing of it is kept here. ReBRAC and FQL need jax, flax, optax, chex, distrax and ml_collections.
+CORL, TD3 and FQL are checkouts of github.com/corl-team/CORL, sfujim/TD3 and seohongpark/fql. Their code is
+imported from there and nothing of it is kept here. ReBRAC and FQL need jax, flax, optax, chex, distrax and
+ml_collections. JAX runs uncompiled here, so that it takes our noise: FQL takes some minutes.
 """
 
 from __future__ import annotations
