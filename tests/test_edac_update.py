@@ -43,7 +43,7 @@ def test_similarity_is_the_mean_cosine_of_all_pairs() -> None:
 
 def test_its_gradient_turns_critics_away_from_each_other() -> None:
     (gradient,) = checks.gradients_of(slope_similarity, SLOPES)
-    # state 1: half of (1 - u u') (sum of the other directions) / length; state 2: on one line, nothing turns
+    # state 1: half of (1 - u u') (sum of the other directions) / length; state 2: all on one line
     close(gradient[:, 0], ((0.0, 0.853553), (0.426777, 0.0), (0.0, 0.0)))
     close(gradient[:, 1], ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0)))
 

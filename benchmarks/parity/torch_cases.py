@@ -110,7 +110,7 @@ def td3_bc(checkout: Path) -> Case:
 def iql(checkout: Path) -> Case:
     """CORL's losses in the order of the authors' code, which we follow: V, then actor and Q with the new V.
 
-    CORL halves the critics' loss. Adam forgets such factors but for its epsilon, which is made negligible.
+    CORL halves the critics' loss. Adam forgets such factors but for its epsilon, made negligible here.
     """
     module = load_module(checkout / "algorithms" / "offline" / "iql.py")
     learner = IQL(models.MLPIQLModel(OBS, ACTIONS, hidden_sizes=WIDE), learning_rate=RATE)
@@ -238,7 +238,7 @@ def cal_ql(checkout: Path) -> Case:
 
 
 def ensemble(module: ModuleType, make: Callable[..., Any], eta: float, exact: bool) -> Case:
-    """SAC-N or EDAC; `exact` replaces their log-density, with 1e-6 inside a logarithm, by the exact one."""
+    """SAC-N or EDAC; `exact` replaces their log-density (1e-6 inside a logarithm) by the exact one."""
     critics = 5
     learner = EDAC(models.MLPEDACModel(OBS, ACTIONS, num_critics=critics), learning_rate=RATE, eta=eta)
     actor = module.Actor(OBS, ACTIONS, 256)

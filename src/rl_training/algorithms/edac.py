@@ -85,11 +85,11 @@ class EDAC(SAC):
 def slope_similarity(slopes: Tensor) -> Tensor:
     """1 / (N - 1) E[sum over i != j of cos(slope_i, slope_j)]: `[*S, N, B, A]` -> `[*S]`."""
     count = slopes.shape[-3]
-    lengths: Tensor = torch.linalg.vector_norm(slopes, dim=-1, keepdim=True)
-    unit = slopes / (lengths + SMALLEST_SLOPE)
+    unit = slopes / (torch.linalg.vector_norm(slopes, dim=-1, keepdim=True) + SMALLEST_SLOPE)
     # |sum of all|^2 holds every pair, and each critic with itself, which is taken off again.
     pairs = unit.sum(-3).square().sum(-1) - unit.square().sum((-3, -1))
-    return pairs.mean(-1) / (count - 1)
+    similarity: Tensor = pairs.mean(-1) / (count - 1)
+    return similarity
 
 
 def edac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
