@@ -4,11 +4,7 @@
 
 CORL, TD3 and FQL are checkouts of github.com/corl-team/CORL, sfujim/TD3 and seohongpark/fql. Their code is
 imported from there and nothing of it is kept here. ReBRAC and FQL need jax, flax, optax, chex, distrax and
-<<<<<<< HEAD
-ml_collections.
-=======
 ml_collections. JAX runs uncompiled here, so that it takes our noise: FQL takes some minutes.
->>>>>>> algos
 """
 
 from __future__ import annotations
