@@ -24,10 +24,12 @@ class Felt:
     values: tuple[Any, ...]
     given: dict[str, Any] = field(default_factory=dict)
     how: str = DIFFERS
+    says: str = ""
+    """Words of the error, where it does not name the setting"""
 
 
-def to(*values: Any, how: str = DIFFERS, **given: Any) -> Felt:
-    return Felt(values, given, how)
+def to(*values: Any, how: str = DIFFERS, says: str = "", **given: Any) -> Felt:
+    return Felt(values, given, how, says)
 
 
 def bounds(low: float, high: float) -> dict[str, Any]:
@@ -73,6 +75,15 @@ LEARNER: dict[str, Felt] = {
     # TD3+BC
     "policy_noise": to(0.8),
     "noise_clip": to(0.01),
+    "exploration_noise": to(0.5),
+    "actor_bc_coef": to(1.0),
+    "critic_bc_coef": to(1.0),
+    "normalize_q": to(False),
+    # EDAC, FQL
+    "eta": to(0.0),
+    "flow_steps": to(3),
+    "normalize_q_loss": to(True),
+    "q_agg": to("min"),
     # weighted imitation
     "policy": to("squashed"),
     "max_q_value": to(-1.0),
@@ -135,6 +146,20 @@ ROLLED_OUT: dict[str, Any] = {"dataset_kind": "checkpoint", "dataset_checkpoint"
 REFERENCE: dict[str, Any] = {"eval_episodes": 1, "reference_min_return": 0.0, "reference_max_return": 10.0}
 BY_ID: dict[str, Any] = {"env_id": "toy_envs:Count-v0", "dataset_size": 8, "eval_episodes": 2}
 PARTS = [{"dataset_kind": "random", "dataset_seed": seed, "dataset_size": 8} for seed in (0, 1)]
+
+COLUMNS = {"observations": ["x", "y", "z"], "actions": ["a"], "reward": "r", "episode": "e", "time": "t"}
+TABLE: dict[str, Any] = {
+    "dataset_kind": "table",
+    "dataset_path": "log.csv",
+    "dataset_size": None,
+    "columns": COLUMNS,
+}
+LATIN = {
+    **TABLE,
+    "dataset_path": "latin.csv",
+    "csv_encoding": "cp437",
+    "columns": {**COLUMNS, "observations": ["größe", "y", "z"]},
+}
 
 CONTROL: dict[str, Felt] = {
     "batch_size": to(5),
@@ -201,6 +226,16 @@ OFFLINE: dict[str, Felt] = {
     "out_of_bounds": to("clip", how=ALLOWED, **FILE, **bounds(-0.5, 0.5)),
     "action_low": to([-3.0], **FILE, **bounds(-1.0, 1.0)),
     "action_high": to([3.0], **FILE, **bounds(-1.0, 1.0)),
+    "columns": to({**COLUMNS, "reward": "q"}, **TABLE),
+    "missing_values": to("drop", **{**TABLE, "dataset_path": "holes.csv", "missing_values": "hold"}),
+    "files_end_episodes": to(True, **{**TABLE, "dataset_path": "folder"}),
+    "max_gap": to(2.0, **TABLE),
+    "discount_by_time": to(True, **TABLE),
+    "csv_separator": to(";", how=REFUSED, says="no column 'x'", **TABLE),
+    "csv_decimal": to(",", how=REFUSED, says="cannot be read as CSV", **TABLE),
+    "csv_encoding": to("cp1252", how=ALLOWED, says="no column 'größe'", **LATIN),
+    "validation_share": to(0.4, **FILE),
+    "action_bounds": to("data", how=ALLOWED, says="action bounds", **FILE, env_id=None),
     "reference_min_return": to(-5.0, **REFERENCE),
     "reference_max_return": to(5.0, **REFERENCE),
 }

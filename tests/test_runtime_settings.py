@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rl_training.core.algorithms import algorithm_names
 from rl_training.core.checkpoints import read_header
 from rl_training.core.errors import UserError
 from rl_training.core.train_config import TrainConfig
+from rl_training.data.validation import DataWarning
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.training import train
 
@@ -94,6 +96,7 @@ def fixed_batch(seed: int, rows: int = 12) -> dict[str, Tensor]:
         "rewards": numbers[:, 8],
         "dones": (numbers[:, 9] > 1.0).float(),
         "returns_to_go": 5.0 * numbers[:, 9],
+        "next_actions": numbers[:, 5:7].tanh(),
     }
 
 
@@ -151,7 +154,22 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             timeouts=(np.arange(20) % 4 == 3).astype(np.float32),
             returns_to_go=100.0 + numbers,
         )
+    write_tables(folder)
     return folder
+
+
+def write_tables(folder: Path) -> None:
+    """Tables with a pause in the second episode, with an empty cell, and one in two files."""
+    times = [0, 1, 2, 3, 0, 1, 8, 9]
+    rows = [f"{i},{i},{i},{i / 10},{i},{i // 4},{time},{i * i}" for i, time in enumerate(times)]
+    head = "x,y,z,a,r,e,t,q"
+    (folder / "folder").mkdir()
+    holes = [*rows[:2], rows[2].replace("2,2,2,", "2,,2,"), *rows[3:]]
+    tables = {"log.csv": rows, "holes.csv": holes, "folder/a.csv": rows[:6], "folder/b.csv": rows[6:]}
+    for name, lines in tables.items():
+        (folder / name).write_text("\n".join([head, *lines]) + "\n")
+    latin = "\n".join(["größe" + head[1:], *rows]) + "\n"
+    (folder / "latin.csv").write_text(latin, encoding="cp1252")
 
 
 def tell(kind: str, root: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +186,9 @@ def tell(kind: str, root: Path, settings: dict[str, Any]) -> dict[str, Any]:
     config = fake_config(algo, root / place, **{**given, **nested})
     witness = Witness()
     env = world.make if config.env_id == "World" else None
-    result = train(config, env=env, callbacks=[witness], quiet=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        result = train(config, env=env, callbacks=[witness], quiet=True)
     learner = witness.run.trainer.learner
     passing = {"time", "updates_per_second", "wall_time_seconds"}
     checkpoints = result.run_dir / "checkpoints"
@@ -216,7 +236,7 @@ def assert_felt(
             tell(kind, place / "changed", changed)
     elif felt.how != DIFFERS:
         refused, other = (changed, base) if felt.how == REFUSED else (base, changed)
-        with pytest.raises(UserError, match=name):
+        with pytest.raises(UserError, match=felt.says or name):
             tell(kind, place / "base", refused)
         tell(kind, place / "changed", other)
     else:
