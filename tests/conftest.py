@@ -20,7 +20,7 @@ def one_torch_thread() -> None:
 def fake_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     """`fake_offline` and `fake_online` are registered for one test; the lists forget them afterwards.
 
-    Nothing is drawn, as a plot takes longer than the rest of such a run.
+    Nothing is drawn and no installed plug-in is looked for: each takes longer than the rest of such a run.
     """
     from fake_algorithm import OFFLINE, ONLINE, Level
     from rl_training.algorithms import register_algorithm
@@ -31,6 +31,7 @@ def fake_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
         for entries in ("_parts", "_packages"):
             monkeypatch.setattr(registry, entries, dict(getattr(registry, entries)))
     monkeypatch.setattr("rl_training.experiment.execution.plot_learning_curve", lambda run_dir: None)
+    monkeypatch.setattr("rl_training.core.registry.entry_points", lambda group: ())
     register_actor(Level)
     for recipe in (OFFLINE, ONLINE):
         register_algorithm(recipe)
