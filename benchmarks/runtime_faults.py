@@ -19,7 +19,8 @@ class Fault:
 LOOP, SCHEDULE = "runtime/loop.py", "runtime/callbacks/schedule.py"
 EVALUATION, BASE = "runtime/callbacks/evaluation.py", "runtime/callbacks/base.py"
 RUN, SAVING, LOG = "runtime/run.py", "experiment/saving.py", "experiment/metrics_log.py"
-COLLECTOR, ONLINE = "runtime/collector.py", "runtime/sources/online.py"
+COLLECTOR, COLLECTION = "runtime/collector.py", "runtime/sources/collection.py"
+ROWS = "runtime/sources/rows.py"
 LEARNER, TRAINING = "algorithms/learner.py", "experiment/training.py"
 
 FAULTS = [
@@ -166,8 +167,8 @@ FAULTS = [
     Fault(
         "updates: owed ones dropped",
         LOOP,
-        "= counters.owed_updates, 0",
-        "= phase.updates_per_step * stored, 0",
+        "counters.due_updates += counters.owed_updates",
+        "counters.due_updates += phase.updates_per_step * stored",
         "collection",
     ),
     Fault(
@@ -179,12 +180,18 @@ FAULTS = [
     ),
     Fault(
         "random phase: one too long",
-        ONLINE,
-        "explores = stored >= self",
-        "explores = stored > self",
+        COLLECTION,
+        "explores = stored >= self.learning_starts",
+        "explores = stored > self.learning_starts",
         "collection",
     ),
-    Fault("rewards: stored as they come", ONLINE, "self._shaped(step.rewards)", "step.rewards", "collection"),
+    Fault(
+        "rewards: stored as they come",
+        ROWS,
+        "rewards if self.rewards.is_identity else self.rewards.apply_to_array(rewards)",
+        "rewards",
+        "collection",
+    ),
     Fault(
         "rewards: clipped before the shift",
         "core/transforms.py",
@@ -231,9 +238,9 @@ FAULTS = [
     ),
     Fault(
         "batches: never the newest row",
-        LOOP,
-        "(unit * len(source)).long()",
-        "(unit * max(1, len(source) - 1)).long()",
+        ROWS,
+        "(unit * len(rows)).long()",
+        "(unit * max(1, len(rows) - 1)).long()",
         "collection",
     ),
     # evaluation, checkpoints, callbacks
@@ -331,7 +338,7 @@ FAULTS = [
     ),
     Fault(
         "resume: episodes not yet logged are forgotten",
-        ONLINE,
+        COLLECTION,
         'self.episodes = [[FinishedEpisode(ret, length) for ret, length in state["unlogged_episodes"]]]',
         "self.episodes = [[]]",
         "collection",

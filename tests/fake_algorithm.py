@@ -18,7 +18,7 @@ from fake_world import World, numbered_rows
 from rl_training.algorithms import Recipe
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
 from rl_training.algorithms.results import UpdateResult
-from rl_training.config.data_fields import OfflineFields
+from rl_training.config.data_fields import OfflineFields, OnlineDataFields
 from rl_training.config.run_fields import OnlineFields
 from rl_training.core.train_config import TrainConfig
 from rl_training.data import TransitionDataset
@@ -110,7 +110,7 @@ class FakeOfflineConfig(LearnerConfig, NetworkConfig, OfflineFields):
     """Settings of the offline variant."""
 
 
-class FakeOnlineConfig(LearnerConfig, NetworkConfig, OnlineFields):
+class FakeOnlineConfig(LearnerConfig, NetworkConfig, OnlineFields, OnlineDataFields):
     """Settings of the online variant."""
 
 

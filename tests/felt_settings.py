@@ -107,6 +107,7 @@ LEARNER: dict[str, Felt] = {
     "actor_dropout": to(0.5),
     # CQL, Cal-QL
     "cql_alpha": to(1.0),
+    "cql_alpha_online": to(0.0),
     "num_cql_samples": to(4),
     "action_sources": to(["current"]),
     "importance_weights": to(False),
@@ -135,6 +136,9 @@ OF_ONE: dict[tuple[str, str], Felt] = {
     ("crr", "tau"): to(0.5, target_update="soft"),
 }
 """Where a setting is felt otherwise in one algorithm."""
+
+ONLINE_PHASES = {"cql_alpha_online"}
+"""Settings of a learner that are felt once it has been told that an online phase begins."""
 
 OF_THE_DATA = {("bc", "gamma")}
 """Settings of a learner that only its data feel: see `gamma` in `RUN`."""
@@ -193,7 +197,21 @@ RUN_CONFIG: dict[str, Felt] = {
     "trackers": to(["mlflow"], how=REFUSED),
     "algo_kwargs": to({"batch_size": 5}),
 }
+COLLECTION: dict[str, Felt] = {
+    "buffer_capacity": to(3),
+    "train_frequency": to(2),
+    "gradient_updates_per_step": to(2),
+    "async_envs": to(True),
+}
+ONLINE_PHASE: dict[str, Any] = {"online_timesteps": 6, "eval_episodes": 0}
 OFFLINE: dict[str, Felt] = {
+    **{name: Felt(felt.values, ONLINE_PHASE) for name, felt in COLLECTION.items()},
+    "online_timesteps": to(4),
+    "offline_share": to(0.25, **ONLINE_PHASE),
+    "offline_data": to("append", **ONLINE_PHASE),
+    "warmup_steps_online": to(3, **ONLINE_PHASE),
+    "batch_size_online": to(5, **ONLINE_PHASE),
+    "exploration_noise": to(0.5, **ONLINE_PHASE, exploration_noise=0.1),  # by a deterministic policy alone
     **CONTROL,
     **RUN_CONFIG,
     "algo": to("fake_online"),
@@ -244,12 +262,12 @@ ONLINE: dict[str, Felt] = {
     **RUN_CONFIG,
     "num_envs": to(2),
     "max_epochs": to(1, how=REFUSED),
-    "buffer_capacity": to(3),
+    **COLLECTION,
     "learning_starts": to(3),
-    "train_frequency": to(2),
-    "gradient_updates_per_step": to(2),
-    "async_envs": to(True),
+    "offline_share": to(0.25, dataset_kind="random", dataset_size=12),
+    "dataset_kind": to("random", dataset_size=12),
 }
+"""Further settings of data beside the collected rows are those of offline data, prepared alike."""
 del ONLINE["gamma"]  # the learner's alone
 
 STOPPING: dict[str, Felt] = {

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 import felt_settings
-from fake_algorithm import FakeOfflineConfig, FakeOnlineConfig, Witness, fake_config, offline
+from fake_algorithm import FakeOfflineConfig, FakeOnlineConfig, Level, Witness, fake_config, offline
 from fake_world import World, by_action
 from felt_settings import DIFFERS, REFUSED, SOUGHT, Felt
 from rl_training.algorithms.recipe import get_recipe
-from rl_training.config.data_fields import DatasetPart
+from rl_training.config.data_fields import DatasetPart, OnlineDataFields
 from rl_training.config.run_fields import EarlyStoppingConfig
 from rl_training.core.algorithms import algorithm_names
 from rl_training.core.checkpoints import read_header
@@ -63,18 +63,22 @@ def test_a_setting_of_a_learner_or_model_is_felt(algo: str, name: str) -> None:
         with pytest.raises(UserError, match=name):
             get_recipe(algo).settings.build(changed)
         return
-    assert differ(trained(algo, base), trained(algo, changed)), f"{algo} does not feel {name}"
+    online = name in felt_settings.ONLINE_PHASES
+    first, second = (trained(algo, settings, online=online) for settings in (base, changed))
+    assert differ(first, second), f"{algo} does not feel {name}"
 
 
 TRAINED: dict[str, dict[str, Tensor]] = {}
 
 
-def trained(algo: str, settings: dict[str, Any]) -> dict[str, Tensor]:
+def trained(algo: str, settings: dict[str, Any], *, online: bool = False) -> dict[str, Tensor]:
     """Weights, metrics and actions after three updates on fixed batches."""
-    key = f"{algo} {json.dumps(settings, sort_keys=True)}"
+    key = f"{algo} {online} {json.dumps(settings, sort_keys=True)}"
     if key not in TRAINED:
         recipe = get_recipe(algo)
         learner = recipe.build_learner(recipe.settings.build(settings), 3, 2, seed=0)
+        if online:
+            learner.go_online(0.0)
         for step in range(3):
             learner.update(fixed_batch(step), global_step=step)
         obs = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(4, 3)
@@ -124,7 +128,11 @@ def test_every_other_setting_of_an_algorithm_is_one_of_its_runs(algo: str) -> No
     kind = "online" if recipe.online else "offline"
     for name, field in recipe.settings.model_fields.items():
         if name not in own_settings(algo):
-            assert name in felt_settings.RUN_SETTINGS[kind], f"{name} is new: say in felt_settings.py …"
+            tables = felt_settings.RUN_SETTINGS
+            known = name in tables[kind] or (
+                name in OnlineDataFields.model_fields and name in tables["offline"]
+            )
+            assert known, f"{name} is new: say in felt_settings.py how it is felt"
             assert field.annotation == shared.model_fields[name].annotation
 
 
@@ -223,8 +231,12 @@ def place(tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch, fake_alg
     ("kind", "name"),
     [(kind, name) for kind, table in felt_settings.RUN_SETTINGS.items() for name in table],
 )
-def test_a_setting_of_a_run_is_felt(kind: str, name: str, place: Path) -> None:
+def test_a_setting_of_a_run_is_felt(
+    kind: str, name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     felt = felt_settings.RUN_SETTINGS[kind][name]
+    if name == "exploration_noise":
+        monkeypatch.setattr(Level, "is_random", False)
     assert_felt(kind, place, felt, dict(felt.given), {**felt.given, name: felt.values[0]}, name)
 
 
