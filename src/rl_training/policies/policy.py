@@ -34,6 +34,8 @@ class Policy(nn.Module):
     def __init__(self, actor: Actor, spaces: Spaces, observation_steps: Sequence[Transform] = ()) -> None:
         super().__init__()
         self.actor = actor
+        # In a tuple, so that it is not registered twice; looking it up each time would cost as much as a layer.
+        self._first_weight = (next(actor.parameters()),)
         self.set_units(spaces, observation_steps)
 
     def set_units(self, spaces: Spaces, observation_steps: Sequence[Transform] = ()) -> None:
@@ -64,11 +66,11 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.actor.parameters()).device
+        return self._first_weight[0].device
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(self.actor.parameters()).dtype
+        return self._first_weight[0].dtype
 
     # ---- in torch: what every export computes
 
@@ -103,8 +105,8 @@ class Policy(nn.Module):
 
     def to_units(self, unit: Tensor) -> Tensor:
         """[-1, 1] -> the environment's units, clipped so that rounding never leaves the bounds."""
-        actions = (unit * self.action_half + self.action_middle).float()
-        return actions.maximum(self.action_low).minimum(self.action_high)
+        actions = torch.addcmul(self.action_middle, unit, self.action_half).float()
+        return actions.clamp(self.action_low, self.action_high)
 
     # ---- in arrays
 

@@ -247,6 +247,10 @@ def _reduce(operation: str) -> Translation:
 SPECIAL: dict[str, Translation] = {
     "_to_copy.default": _cast,
     "addmm.default": _linear,
+    "addcmul.default": lambda tracer, arguments, options: tracer.add(
+        "add", tracer.add("multiply", *arguments[1:]), arguments[0]
+    ),
+    "clamp.Tensor": _clamp,
     "transpose.int": lambda tracer, arguments, options: tracer.add("transpose", arguments[0]),
     "clamp.default": _clamp,
     "clamp_max.default": _clamp_max,
