@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from rl_training.algorithms import CQL, IQL, TD3BC, CalQL
+from rl_training.algorithms import CQL, IQL, TD3BC, CalQL, ReBRAC
 from rl_training.algorithms.learner import Learner
 from rl_training.core.errors import ConfigError
-from rl_training.models import MLPIQLModel, MLPSACModel, MLPTD3Model
+from rl_training.models import MLPIQLModel, MLPReBRACModel, MLPSACModel, MLPTD3Model
 
 SIZES: dict[str, Any] = {"obs_dim": 3, "action_dim": 2, "hidden_sizes": (8, 8)}
 
@@ -98,6 +98,20 @@ def test_the_pull_towards_the_data_fades_in_a_line() -> None:
     assert start == whole
     assert later == pytest.approx(whole - 0.25 * imitation, rel=1e-5)
     assert end == pytest.approx(whole - imitation, rel=1e-5)
+
+
+def test_rebrac_fades_its_pull_and_takes_nothing_off_the_target_online() -> None:
+    learner = ReBRAC(model=model(MLPReBRACModel), actor_bc_coef=2.0, critic_bc_coef=3.0, policy_delay=1)
+    rows = {**batch(), "next_actions": torch.zeros(12, 2)}
+    noise = {"next": torch.zeros(12, 2)}
+    with torch.no_grad():
+        offline, penalised = learner.actor_loss(rows)[0], learner.value_target(rows, noise)
+        learner.go_online(0.25)
+        loss, parts = learner.actor_loss(batch())
+        target = learner.value_target(batch(), noise)
+        next_actions = learner.target_actor.mode(rows["next_obs"])
+    assert float(loss) == pytest.approx(float(offline) - 0.25 * 2.0 * float(parts["bc_loss"]), rel=1e-5)
+    torch.testing.assert_close(target - penalised, 0.99 * 3.0 * next_actions.square().sum(-1))
 
 
 def test_other_algorithms_do_not_change() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_training.algorithms import losses
 from rl_training.algorithms.learner import Batch, Losses
 from rl_training.algorithms.recipe import Recipe
-from rl_training.algorithms.td3 import TD3, TD3Config, twin_losses
+from rl_training.algorithms.td3 import PulledTD3, TD3Config, twin_losses
 from rl_training.algorithms.td3_bc import weighted_actor_loss
 from rl_training.config import setting
 from rl_training.config.data_fields import OfflineFields
@@ -33,7 +33,7 @@ class ReBRACConfig(TD3Config):
     )
 
 
-class ReBRAC(TD3):
+class ReBRAC(PulledTD3):
     """TD3 with a pull in both losses; the actor climbs the lowest critic."""
 
     config_class = ReBRACConfig
@@ -42,7 +42,13 @@ class ReBRAC(TD3):
     delayed_metrics = ("actor_loss", "bc_loss", "q_weight")
     targets_move_first = True  # as the authors
 
+    def online_needs(self) -> frozenset[str]:
+        return frozenset()
+
     def next_value(self, batch: Batch, next_actions: Tensor) -> Tensor:
+        """Offline less the penalty; online nothing is taken off (as the authors)."""
+        if self.online:
+            return super().next_value(batch, next_actions)
         penalty = squared_distance(next_actions, batch["next_actions"])
         return penalised_value(super().next_value(batch, next_actions), penalty, self.config.critic_bc_coef)
 
@@ -52,7 +58,7 @@ class ReBRAC(TD3):
     def policy_loss(self, q: Tensor, actions: Tensor, batch: Batch) -> tuple[Tensor, Losses]:
         penalty = squared_distance(actions, batch["actions"]).mean(-1)
         weight = losses.value_weight(q, 1.0) if self.config.normalize_q else torch.ones_like(penalty)
-        loss = weighted_actor_loss(q, self.config.actor_bc_coef * penalty, weight)
+        loss = weighted_actor_loss(q, self.config.actor_bc_coef * self.pull * penalty, weight)
         return loss, {"bc_loss": penalty.detach(), "q_weight": weight}
 
 

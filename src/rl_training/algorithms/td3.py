@@ -114,6 +114,18 @@ class TD3(Learner):
         return value_loss(q), {}
 
 
+class PulledTD3(TD3):
+    """TD3 that is drawn to logged actions, by a pull that fades in a line over an online phase."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.pull = torch.ones((), device=self.device)
+
+    def go_online(self, progress: float) -> None:
+        super().go_online(progress)
+        self.pull.fill_(1.0 - progress)
+
+
 def first_member(parameter: Tensor) -> Tensor:
     """The actor climbs the first critic alone."""
     return parameter.narrow(-3, 0, 1)

@@ -11,10 +11,11 @@ from rl_training.algorithms.bc import imitation_error
 from rl_training.algorithms.learner import Batch, Losses
 from rl_training.algorithms.losses import value_weight
 from rl_training.algorithms.recipe import Recipe
-from rl_training.algorithms.td3 import TD3, TD3Config, twin_losses, value_loss
+from rl_training.algorithms.td3 import PulledTD3, TD3Config, twin_losses, value_loss
 from rl_training.algorithms.td3 import smoothed_actions as smoothed_actions  # was public here before TD3 was
 from rl_training.config import setting
 from rl_training.config.data_fields import OfflineFields
+from rl_training.models.actors import Actor
 from rl_training.models.models import MLPTD3Model
 from rl_training.models.network_settings import NetworkConfig
 
@@ -23,26 +24,18 @@ class TD3BCConfig(TD3Config):
     """Keywords of TD3+BC beside TD3's."""
 
     alpha: float = setting(2.5, "weight of the values against the pull towards the data's actions", gt=0)
-    exploration_noise: float = setting(
-        0.0, "standard deviation of the noise on random actions; 0: they are the deterministic ones", ge=0
-    )
 
 
-class TD3BC(TD3):
+class TD3BC(PulledTD3):
     """TD3 with an actor between its values and the data."""
 
     config_class = TD3BCConfig
     config: TD3BCConfig
     delayed_metrics = ("actor_loss", "bc_loss", "q_weight")
 
-    def setup(self) -> None:
-        super().setup()
-        self.pull = torch.ones((), device=self.device)
-
-    def go_online(self, progress: float) -> None:
-        """The pull towards the logged actions fades in a line over the online phase."""
-        super().go_online(progress)
-        self.pull.fill_(1.0 - progress)
+    def acting(self) -> Actor:
+        """The plain actor, as its paper's: where it goes online, whoever collects adds the noise."""
+        return self.actor
 
     def policy_loss(self, q: Tensor, actions: Tensor, batch: Batch) -> tuple[Tensor, Losses]:
         imitation = imitation_error(actions, batch["actions"])
