@@ -109,7 +109,7 @@ def test_the_unbounded_policy_is_a_plain_gaussian_clipped_only_to_act() -> None:
     obs = torch.zeros(5, checks.OBS)
     mean, log_std = model.actor.distribution(obs)
     assert isinstance(model.actor, UnboundedGaussian) and mean.min() > 1.0 and not log_std.any()
-    assert (model.act(obs) == 1.0).all()
+    assert (model.actor.mode(obs) == 1.0).all()
     expected = torch.distributions.Normal(mean, 1.0).log_prob(torch.zeros_like(mean)).sum(-1)
     torch.testing.assert_close(model.actor.log_prob(obs, torch.zeros_like(mean)), expected)
     assert model.sample_actions(obs).actions.abs().max() <= 1.0
@@ -188,7 +188,7 @@ def test_the_next_action_comes_from_the_online_actor_without_entropy() -> None:
     learner, batch = build(), checks.random_batch(0)
     learner.model.actor.free_log_std.data.fill_(-20.0)  # samples are the mean
     noise = {"next": torch.ones(checks.BATCH, checks.ACTIONS)}
-    next_q = learner.target_critic(batch["next_obs"], learner.model.act(batch["next_obs"])).amin(-2)
+    next_q = learner.target_critic(batch["next_obs"], learner.model.actor.mode(batch["next_obs"])).amin(-2)
     target = learner.value_target(batch, noise)
     torch.testing.assert_close(target, batch["rewards"] + 0.99 * (1.0 - batch["dones"]) * next_q)
     assert torch.equal(target[batch["dones"] == 1.0], batch["rewards"][batch["dones"] == 1.0])
@@ -198,7 +198,7 @@ def test_the_next_action_comes_from_the_online_actor_without_entropy() -> None:
 def test_the_baseline_may_be_the_mean_action() -> None:
     learner, batch = build(baseline="mean_action"), checks.random_batch(0)
     assert set(learner.noise_shapes(checks.BATCH)) == {"next"}
-    expected = learner.critic(batch["obs"], learner.model.act(batch["obs"])).amin(-2)
+    expected = learner.critic(batch["obs"], learner.model.actor.mode(batch["obs"])).amin(-2)
     own = learner.own_actions(learner.actor.distribution(batch["obs"]), {})
     torch.testing.assert_close(learner.baseline(learner.critic.many(batch["obs"], own).amin(-3)), expected)
 

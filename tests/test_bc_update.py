@@ -81,9 +81,9 @@ def test_a_deterministic_policy_samples_its_own_action() -> None:
     model = MLPBCModel(obs_dim=3, action_dim=2, hidden_sizes=(16, 16))
     obs = torch.randn(5, 3)
     sampled = model.sample_actions(obs)
-    assert torch.equal(sampled.actions, model.act(obs)) and sampled.actions.abs().max() <= 1.0
+    assert torch.equal(sampled.actions, model.actor.mode(obs)) and sampled.actions.abs().max() <= 1.0
     assert torch.equal(sampled.logprobs, torch.zeros(5))
-    assert torch.equal(model.act(obs, torch.randn(5, 2)), model.act(obs))
+    assert torch.equal(model.actor.draw(obs, torch.randn(5, 2)), model.actor.mode(obs))
 
 
 # ---- imitation of two equally frequent actions, a = -0.5 and a = 0.5
@@ -101,7 +101,7 @@ def test_imitation_settles_on_the_mean_and_the_spread_of_the_data(policy: str) -
     toy.fit(learner, two_actions(), updates=1200, batch_size=256)
     state = torch.ones(1, 1)
     with torch.no_grad():
-        assert learner.act(state).abs().item() < 0.03
+        assert learner.acting().mode(state).abs().item() < 0.03
         if policy == "gaussian":
             _, log_std = learner.actor.distribution(state)  # type: ignore[operator]
             assert log_std.exp().item() == pytest.approx(0.5, abs=0.03)

@@ -120,7 +120,7 @@ def test_calibrated_values_stay_nearer_to_the_returns() -> None:
         batch = random_batch(rows=32) | {"rewards": torch.zeros(32), "returns_to_go": torch.zeros(32)}
         for step in range(150):
             learner.update(batch, global_step=step)
-        actions = learner.act(batch["obs"])
+        actions = learner.acting().mode(batch["obs"])
         values[kind] = learner.critic(batch["obs"], actions).mean().item()
     assert values[CQL] < values[CalQL]
 

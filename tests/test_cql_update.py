@@ -307,7 +307,7 @@ def test_warm_started_policy_acts_as_the_data() -> None:
     batch["actions"] = torch.stack([0.5 * batch["obs"][:, 0].tanh(), -0.3 + 0 * batch["obs"][:, 0]], -1)
     for step in range(400):
         learner.update(batch, global_step=step)
-    assert (learner.act(batch["obs"]) - batch["actions"]).abs().mean() < 0.05
+    assert (learner.acting().mode(batch["obs"]) - batch["actions"]).abs().mean() < 0.05
 
 
 @pytest.mark.parametrize(("target_gap", "direction"), [(-50.0, 1), (50.0, -1)])
@@ -420,7 +420,7 @@ def test_policy_stays_in_the_data_where_sac_extrapolates() -> None:
             zeros = torch.zeros(64, 1)
             batch = {"obs": zeros, "actions": actions, "rewards": actions[:, 0], "next_obs": zeros}
             learner.update({**batch, "dones": torch.ones(64)}, global_step=step)
-        modes[name] = learner.act(torch.zeros(1, 1)).item()
+        modes[name] = learner.acting().mode(torch.zeros(1, 1)).item()
     assert modes[SAC] > 0.5
     assert modes[CQL] < 0.2
 

@@ -17,7 +17,7 @@ from rl_training.algorithms import CRR, CRRAlgorithm, crr_loss, losses
 from rl_training.algorithms.advantage_weights import weighted_regression
 from rl_training.algorithms.learner import unpack_noise
 from rl_training.models import MLPIQLModel, MLPSACModel
-from rl_training.models.critic_weighted import resample
+from rl_training.models.critic_weighted import CriticWeighted, resample
 from rl_training.models.distributions import squashed_log_prob
 
 
@@ -111,10 +111,10 @@ def reference_updates(learner: CRR, updates: int) -> MLPSACModel:
         count = sum(math.prod(shape) for _, shape in shapes.values())
         noise = unpack_noise({"normal": learner.streams["normal"].next(count)}, shapes)
         with torch.no_grad():
-            next_actions = target.act(batch["next_obs"], noise["next"])
+            next_actions = target.actor.draw(batch["next_obs"], noise["next"])
             next_q = target.critic(batch["next_obs"], next_actions).min(0).values
             y = batch["rewards"] + 0.9 * (1 - batch["dones"]) * next_q
-            own = [model.act(batch["obs"], noise["current"][:, k]) for k in range(4)]
+            own = [model.actor.draw(batch["obs"], noise["current"][:, k]) for k in range(4)]
             own_q = torch.stack([model.critic(batch["obs"], a).min(0).values for a in own])
             q = model.critic(batch["obs"], batch["actions"]).min(0).values
             weights = ((q - own_q.mean(0)) / 0.5).exp().clamp(max=1.2)
@@ -208,12 +208,13 @@ def moved_apart(**keywords: Any) -> CRR:
 def test_the_mode_of_the_target_or_of_the_online_actor() -> None:
     obs = checks.random_batch(0)["obs"]
     learner = moved_apart()
-    assert torch.equal(learner.act(obs), learner.target_actor.mode(obs))
-    assert not torch.equal(learner.act(obs), learner.actor.mode(obs))
+    assert torch.equal(learner.acting().mode(obs), learner.target_actor.mode(obs))
+    assert not torch.equal(learner.acting().mode(obs), learner.actor.mode(obs))
     online = moved_apart(act_with_target=False)
-    assert torch.equal(online.act(obs), online.actor.mode(obs))
-    noise = torch.randn(checks.BATCH, online.act_noise_size)
-    assert torch.equal(online.act(obs, noise), online.model.act(obs, noise))
+    assert torch.equal(online.acting().mode(obs), online.actor.mode(obs))
+    noise = torch.randn(checks.BATCH, online.acting().noise_size)
+    drawn = online.actor(obs, noise)[0].clamp(-1.0, 1.0)
+    assert torch.equal(online.acting().draw(obs, noise), drawn)
 
 
 class RowCritic:
@@ -225,7 +226,9 @@ class RowCritic:
 
 def test_critic_weighted_probabilities_have_the_known_values() -> None:
     critic: Any = RowCritic()
-    found = build().resampling_weights(critic, torch.zeros(1, checks.OBS), torch.zeros(1, 4, checks.ACTIONS))
+    acting = CriticWeighted(build().actor, build().critic, samples=4, temperature=1.0)
+    acting.__dict__["critic"], acting._modules = critic, {"actor": acting.actor}
+    found = acting.probabilities(torch.zeros(1, checks.OBS), torch.zeros(1, 4, checks.ACTIONS))
     close(found, ((0.216875, 0.264892, 0.160665, 0.357567),))
 
 
@@ -245,16 +248,16 @@ def test_the_critic_weighted_policy_prefers_what_the_critic_prefers() -> None:
     obs = torch.randn(2000, checks.OBS, generator=torch.Generator().manual_seed(1))
     learner = moved_apart(critic_weighted=True, beta=0.01, n_action_samples=8)
     plain = moved_apart(beta=0.01, n_action_samples=8)
-    assert learner.act_noise_size == 8 * checks.ACTIONS + 1
-    noise = torch.randn(2000, learner.act_noise_size, generator=torch.Generator().manual_seed(2))
+    assert learner.acting().noise_size == 8 * checks.ACTIONS + 1
+    noise = torch.randn(2000, learner.acting().noise_size, generator=torch.Generator().manual_seed(2))
 
     def value(actions: Tensor) -> float:
         return learner.target_critic(obs, actions).amin(-2).mean().item()
 
-    chosen = learner.act(obs, noise)
+    chosen = learner.acting().draw(obs, noise)
     assert chosen.shape == (2000, checks.ACTIONS) and chosen.abs().max() <= 1.0
-    assert value(chosen) > value(plain.act(obs, noise[:, : checks.ACTIONS])) + 0.02
-    assert torch.equal(learner.act(obs), plain.act(obs))  # without noise: the mode
+    assert value(chosen) > value(plain.acting().draw(obs, noise[:, : checks.ACTIONS])) + 0.02
+    assert torch.equal(learner.acting().mode(obs), plain.acting().mode(obs))  # without noise: the mode
 
 
 # ---- every way of running, bad input
@@ -320,7 +323,7 @@ def test_bandit_with_an_unsquashed_policy() -> None:
 def test_binary_weights_imitate_the_better_action_alone() -> None:
     learner = bandit(weight_type="binary")
     toy.fit(learner, toy.bandit())
-    assert learner.act(torch.ones(1, 1)).item() == pytest.approx(0.5, abs=0.03)
+    assert learner.acting().mode(torch.ones(1, 1)).item() == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.parametrize("num_critics", [1, 2])

@@ -49,6 +49,7 @@ RANGE = np.array([1.0, 1.0, 8.0], dtype=np.float32)
 # One run per algorithm, and one per actor that an algorithm has beside its usual one.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{algo: (algo, {}) for algo in ALGORITHMS.names()},
+    "td3": ("td3", {"learning_rate": 1e-5}),  # a few updates at the usual rate push every action to its bound
     "bc-gaussian": ("bc", {"policy": "gaussian"}),
     "awac-tanh_mean": ("awac", {"policy": "tanh_mean"}),
     "awac-squashed": ("awac", {"policy": "squashed"}),
@@ -59,7 +60,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "td3_bc-after": ("td3_bc", {"layer_norm": "after", "activation": "elu"}),
     "bc-silu": ("bc", {"activation": "silu", "policy": "gaussian"}),
 }
-DETERMINISTIC = ("bc", "td3_bc", "td3_bc-after")
+DETERMINISTIC = ("bc", "td3", "td3_bc", "td3_bc-after", "rebrac", "fql")
 
 
 @pytest.fixture(scope="module")

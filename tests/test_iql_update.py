@@ -17,8 +17,9 @@ from rl_training.algorithms.advantage_weights import exp_weights, expectile_loss
 from rl_training.core.transforms import return_range_scale
 from rl_training.models import MLPIQLModel
 from rl_training.models.actors import TanhMeanGaussian
-from rl_training.models.layers import MLP, dropout_scale
+from rl_training.models.layers import dropout_scale
 from rl_training.models.network_settings import NetworkPlan
+from rl_training.models.networks import MLP
 
 
 def build(seed: int = 0, dropout: float = 0.0, **keywords: Any) -> IQL:
@@ -196,7 +197,7 @@ def test_dropout_is_for_training_the_actor_only() -> None:
     noise = {"dropout": torch.rand(checks.BATCH, 32) * 2.0 - 1.0}
     plain = learner.actor.log_prob(batch["obs"], batch["actions"])
     assert not torch.allclose(learner.data_logprobs(batch, noise), plain)
-    assert torch.equal(learner.act(batch["obs"]), learner.act(batch["obs"]))
+    assert torch.equal(learner.acting().mode(batch["obs"]), learner.acting().mode(batch["obs"]))
 
 
 # ---- the learner

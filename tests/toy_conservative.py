@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.cql import CQL
+from rl_training.models.critics import QEnsemble
 from rl_training.models.models import MLPSACModel
 
 
@@ -11,11 +12,11 @@ def doubles(values: object) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-class TwoBins(nn.Module):
+class TwoBins(QEnsemble):
     """Q(a) = values[0] for a < 0 and values[1] for a >= 0, for each of two critics."""
 
     def __init__(self) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # no networks: a table
         self.values = nn.Parameter(torch.zeros(2, 2))
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -25,11 +26,11 @@ class TwoBins(nn.Module):
         return self(obs, actions)
 
 
-class StateTable(nn.Module):
+class StateTable(QEnsemble):
     """Q(s, a) = values[s] for one-hot states, for each of two critics."""
 
     def __init__(self, num_states: int) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # no networks: a table
         self.values = nn.Parameter(torch.zeros(2, num_states))
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -39,7 +40,7 @@ class StateTable(nn.Module):
         return self(obs, actions).unsqueeze(-1).expand(-1, -1, actions.shape[-2])
 
 
-def model_with_critic(critic: nn.Module, obs_dim: int) -> MLPSACModel:
+def model_with_critic(critic: QEnsemble, obs_dim: int) -> MLPSACModel:
     """One action dimension, a policy with weight zero on the observation, and the given critic."""
     model = MLPSACModel(obs_dim, 1, hidden_sizes=(4,), generator=torch.Generator().manual_seed(0))
     model.critic = critic

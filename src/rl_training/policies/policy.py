@@ -34,7 +34,7 @@ class Policy(nn.Module):
     def __init__(self, actor: Actor, spaces: Spaces, observation_steps: Sequence[Transform] = ()) -> None:
         super().__init__()
         self.actor = actor
-        # In a tuple, so that it is not registered twice; looking it up each time would cost as much as a layer.
+        # In a tuple, so that it is not registered twice; looking it up each time costs as much as a layer.
         self._first_weight = (next(actor.parameters()),)
         self.set_units(spaces, observation_steps)
 
