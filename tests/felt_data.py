@@ -33,7 +33,7 @@ def log(name: str = "log.csv", **columns: Any) -> dict[str, Any]:
 
 DATA: dict[str, Felt] = {
     "gamma": to(0.5, **FILE),
-    "dataset_kind": to("npz", dataset_path="returns.npz", dataset_size=None),
+    "dataset_kind": to("npz", dataset_path="returns.npz"),
     "dataset_path": to("other.npz", **FILE),
     "dataset_id": to("made/up-v1", how=SOUGHT, dataset_kind="minari", dataset_path="."),
     "dataset_size": to(8),

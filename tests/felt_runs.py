@@ -43,7 +43,7 @@ RUN_CONFIG: dict[str, Felt] = {
     "wrappers": to(["fake_world:impatient"], eval_episodes=1),
     "trackers": to(["mlflow"], how=REFUSED),
     "algo_kwargs": to({"batch_size": 5}),
-    "env_id": to("toy_envs:Walk-v0", **BY_ID),
+    "env_id": to("Pendulum-v1", **BY_ID),
     "env_kwargs": to({"truncate_at": 2}, **BY_ID),
 }
 COLLECTION: dict[str, Felt] = {

@@ -20,7 +20,7 @@ from fake_world import World, by_action
 from felt_settings import DIFFERS, REFUSED, SOUGHT, Felt
 from rl_training.algorithms.recipe import Recipe, get_recipe
 from rl_training.config.data_fields import ColumnsConfig, DatasetPart, OnlineDataFields
-from rl_training.config.run_fields import EarlyStoppingConfig
+from rl_training.config.run_fields import EarlyStoppingConfig, RewardFields
 from rl_training.core.algorithms import algorithm_names
 from rl_training.core.checkpoints import read_header
 from rl_training.core.errors import UserError
@@ -121,6 +121,8 @@ def test_equal_settings_are_not_felt() -> None:
 # ---- settings of runs
 
 
+NO_DATA = {"dataset_kind": "none", "dataset_size": None}
+NOT_OF_DATA = {*RewardFields.model_fields, "dataset_kind", "reference_min_return", "reference_max_return"}
 FAKES = {"offline": OFFLINE, "online": ONLINE, "beside": BESIDE}
 """An algorithm that writes down what it is given, for every kind of run."""
 
@@ -240,6 +242,18 @@ def assert_felt(
 def test_equal_settings_tell_the_same(kind: str, given: dict[str, Any], place: Path) -> None:
     base, again = (tell(kind, place / name, given) for name in ("base", "again"))
     assert base == again
+
+
+@pytest.mark.parametrize("name", sorted({*OnlineDataFields.model_fields} - NOT_OF_DATA))
+def test_a_setting_of_data_is_refused_where_there_is_none(name: str, place: Path) -> None:
+    with pytest.raises(UserError, match=f"{name} must be "):
+        tell("beside", place, {**NO_DATA, name: felt_runs.BESIDE[name].values[0]})
+
+
+def test_reference_returns_count_without_data(place: Path) -> None:
+    given = {**NO_DATA, **felt_data.REFERENCE}
+    metrics = tell("beside", place, given)["metrics"]
+    assert metrics["eval_normalized_score"] == pytest.approx(10.0 * metrics["eval_return_mean"])
 
 
 @pytest.mark.parametrize("name", felt_runs.STOPPING)
