@@ -148,7 +148,7 @@ def write_table(
     empty: int | None = None,
     more: dict[str, str] | None = None,
 ) -> None:
-    """12 rows in episodes of 4 (of 6 by `shift`), a trip in row 5, a time of 1 s per row and 9 s before row 6."""
+    """12 rows, 1 s apart but 9 s before row 6; episodes of 4 (of 6 by `shift`), a trip in row 5."""
     rows = []
     for row in range(12):
         numbers = [row, row / 2, -row, row / 10, row / 20, 100 + row]

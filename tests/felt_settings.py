@@ -1,8 +1,8 @@
 """How each setting is felt: a value other than the default, and what must be set beside it to feel it.
 
 `LEARNER` holds the settings of learners and models, felt in a few updates on fixed batches. Those of the run
-and its collection are in `felt_runs`, those of the data in `felt_data`: they are felt in a run of the recording
-algorithm. A new setting needs a line.
+and its collection are in `felt_runs`, those of the data in `felt_data`: they are felt in a run of the
+recording algorithm. A new setting needs a line.
 """
 
 from __future__ import annotations

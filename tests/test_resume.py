@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rl_training.core.algorithms import algorithm_names
 from rl_training.core.checkpoints import list_checkpoints, load_checkpoint, read_header
 from rl_training.core.errors import CheckpointError
-from rl_training.core.algorithms import algorithm_names
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.workflows import resume_training
 from rl_training.runtime.callbacks.base import Callback

@@ -140,7 +140,9 @@ def test_every_other_setting_of_an_algorithm_is_one_of_its_runs(algo: str) -> No
     shared = FAKES[kind].settings.model_fields
     for name, field in recipe.settings.model_fields.items():
         if name not in own_settings(algo):
-            assert name in felt_runs.RUN_SETTINGS[kind], f"{name} is new: say in felt_runs.py or felt_data.py …"
+            assert name in felt_runs.RUN_SETTINGS[kind], (
+                f"{name} is new: say in felt_runs.py or felt_data.py …"
+            )
             assert field.annotation == shared[name].annotation
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from rl_training.core.algorithms import algorithm_names
 from rl_training.core.checkpoints import load_checkpoint
 from rl_training.core.errors import ConfigError, RunFailed
-from rl_training.core.algorithms import algorithm_names
 from rl_training.experiment.workflows import resume_training
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run, TrainResult
