@@ -18,11 +18,11 @@ def one_torch_thread() -> None:
 
 @pytest.fixture
 def fake_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`fake_offline` and `fake_online` are registered for one test; the lists forget them afterwards.
+    """The fake algorithms are registered for one test; the lists forget them afterwards.
 
     Nothing is drawn and no installed plug-in is looked for: each takes longer than the rest of such a run.
     """
-    from fake_algorithm import OFFLINE, ONLINE, Level
+    from fake_algorithm import BESIDE, OFFLINE, ONLINE, Level
     from rl_training.algorithms import register_algorithm
     from rl_training.core.algorithms import ALGORITHMS
     from rl_training.policies.packing import ACTORS, register_actor
@@ -33,5 +33,5 @@ def fake_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rl_training.experiment.execution.plot_learning_curve", lambda run_dir: None)
     monkeypatch.setattr("rl_training.core.registry.entry_points", lambda group: ())
     register_actor(Level)
-    for recipe in (OFFLINE, ONLINE):
+    for recipe in (OFFLINE, ONLINE, BESIDE):
         register_algorithm(recipe)

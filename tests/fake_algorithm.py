@@ -114,8 +114,13 @@ class FakeOnlineConfig(LearnerConfig, NetworkConfig, OnlineFields, OnlineDataFie
     """Settings of the online variant."""
 
 
+class FakeBesideConfig(LearnerConfig, NetworkConfig, OnlineFields, OnlineDataFields):
+    """Settings of the online variant that may have data beside what it collects."""
+
+
 OFFLINE = Recipe(name="fake_offline", learner=Fake, model=FakeModel, settings=FakeOfflineConfig)
 ONLINE = Recipe(name="fake_online", learner=Fake, model=FakeModel, settings=FakeOnlineConfig)
+BESIDE = Recipe(name="fake_beside", learner=Fake, model=FakeModel, settings=FakeBesideConfig)
 
 
 class Witness(Callback):
@@ -173,10 +178,11 @@ class Story:
 def fake_config(algo: str, output_dir: Path, **settings: Any) -> TrainConfig:
     """Settings of the run and of the algorithm, mixed; the rest is as small as can be."""
     small = {"hidden_sizes": [], "batch_size": 4, "eval_interval": 0, "compile": False}
-    online = {"learning_starts": 0, "buffer_capacity": 100} if algo == "fake_online" else {}
+    collects = algo in ("fake_online", "fake_beside")
+    online = {"learning_starts": 0, "buffer_capacity": 100} if collects else {}
     run: dict[str, Any] = {"algo": algo, "env_id": None, "seed": 3, "total_timesteps": 10, "device": "cpu"}
     run |= {"eval_episodes": 0, "log_interval": 100, "checkpoint_interval": 0, "output_dir": str(output_dir)}
-    if algo == "fake_online":
+    if collects:
         run["env_id"] = "World"
     own = {name: value for name, value in settings.items() if name in TrainConfig.model_fields}
     kwargs = {name: value for name, value in settings.items() if name not in own}

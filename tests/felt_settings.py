@@ -1,7 +1,8 @@
 """How each setting is felt: a value other than the default, and what must be set beside it to feel it.
 
-`LEARNER` holds the settings of learners and models, felt in three updates on fixed batches. `RUN` holds those
-of the run, its data and its collection, felt in a run of the recording algorithm. A new setting needs a line.
+`LEARNER` holds the settings of learners and models, felt in a few updates on fixed batches. Those of the run
+and its collection are in `felt_runs`, those of the data in `felt_data`: they are felt in a run of the
+recording algorithm. A new setting needs a line.
 """
 
 from __future__ import annotations
@@ -24,17 +25,12 @@ class Felt:
     values: tuple[Any, ...]
     given: dict[str, Any] = field(default_factory=dict)
     how: str = DIFFERS
-    says: str = ""
-    """Words of the error, where it does not name the setting"""
+    told: str | None = None
+    """what the error says, where that is not the name of the setting (or what was looked for)"""
 
 
-def to(*values: Any, how: str = DIFFERS, says: str = "", **given: Any) -> Felt:
-    return Felt(values, given, how, says)
-
-
-def bounds(low: float, high: float) -> dict[str, Any]:
-    """Action bounds of data without an environment."""
-    return {"env_id": None, "action_low": [low], "action_high": [high]}
+def to(*values: Any, how: str = DIFFERS, told: str | None = None, **given: Any) -> Felt:
+    return Felt(values, given, how, told)
 
 
 NETWORKS = {
@@ -72,7 +68,7 @@ LEARNER: dict[str, Felt] = {
     "top_quantiles_to_drop_per_net": to(1),
     "kappa": to(0.1),
     "subset_size": to(1),
-    # TD3+BC
+    # TD3 and its kin
     "policy_noise": to(0.8),
     "noise_clip": to(0.01),
     "exploration_noise": to(0.5),
@@ -80,7 +76,7 @@ LEARNER: dict[str, Felt] = {
     "critic_bc_coef": to(1.0),
     "normalize_q": to(False),
     # EDAC, FQL
-    "eta": to(0.0),
+    "eta": to(5.0),
     "flow_steps": to(3),
     "normalize_q_loss": to(True),
     "q_agg": to("min"),
@@ -107,7 +103,7 @@ LEARNER: dict[str, Felt] = {
     "actor_dropout": to(0.5),
     # CQL, Cal-QL
     "cql_alpha": to(1.0),
-    "cql_alpha_online": to(0.0),
+    "cql_alpha_online": to(0.0, 1.0),
     "num_cql_samples": to(4),
     "action_sources": to(["current"]),
     "importance_weights": to(False),
@@ -137,152 +133,5 @@ OF_ONE: dict[tuple[str, str], Felt] = {
 }
 """Where a setting is felt otherwise in one algorithm."""
 
-ONLINE_PHASES = {"cql_alpha_online"}
-"""Settings of a learner that are felt once it has been told that an online phase begins."""
-
 OF_THE_DATA = {("bc", "gamma")}
-"""Settings of a learner that only its data feel: see `gamma` in `RUN`."""
-
-EVALUATED: dict[str, Any] = {"eval_interval": 2, "eval_episodes": 1}
-LINEAR: dict[str, Any] = {"learning_rate_schedule": "linear"}
-FILE: dict[str, Any] = {"dataset_kind": "npz", "dataset_path": "returns.npz"}
-ROLLED_OUT: dict[str, Any] = {"dataset_kind": "checkpoint", "dataset_checkpoint": "some_run"}
-REFERENCE: dict[str, Any] = {"eval_episodes": 1, "reference_min_return": 0.0, "reference_max_return": 10.0}
-BY_ID: dict[str, Any] = {"env_id": "toy_envs:Count-v0", "dataset_size": 8, "eval_episodes": 2}
-PARTS = [{"dataset_kind": "random", "dataset_seed": seed, "dataset_size": 8} for seed in (0, 1)]
-
-COLUMNS = {"observations": ["x", "y", "z"], "actions": ["a"], "reward": "r", "episode": "e", "time": "t"}
-TABLE: dict[str, Any] = {
-    "dataset_kind": "table",
-    "dataset_path": "log.csv",
-    "dataset_size": None,
-    "columns": COLUMNS,
-}
-LATIN = {
-    **TABLE,
-    "dataset_path": "latin.csv",
-    "csv_encoding": "cp437",
-    "columns": {**COLUMNS, "observations": ["größe", "y", "z"]},
-}
-
-CONTROL: dict[str, Felt] = {
-    "batch_size": to(5),
-    "eval_interval": to(3, eval_episodes=1),
-    "max_updates": to(4),
-    "early_stopping": to({"patience": 1, "min_delta": 1.0}, **EVALUATED),
-    "learning_rate_schedule": to("linear"),
-    "warmup_steps": to(3),
-    "schedule_steps": to(20, **LINEAR),
-    "schedule_groups": to("actor", **LINEAR),
-    "keep_checkpoints": to(1, checkpoint_interval=2),
-    "save_best": to(False, **EVALUATED),
-    "compile": to(True),
-    "eval_deterministic": to(False, **EVALUATED),
-    "eval_seed": to(9, **EVALUATED),
-    "gamma": to(0.5, **FILE),
-    "reward_scale": to(2.0),
-    "reward_shift": to(1.0),
-    "reward_clip": to(0.5),
-}
-RUN_CONFIG: dict[str, Felt] = {
-    "seed": to(4),
-    "seeds": to([3, 4]),
-    "total_timesteps": to(7),
-    "output_dir": to("elsewhere"),
-    "device": to("cuda:99", how=REFUSED),
-    "eval_episodes": to(2),
-    "log_interval": to(3),
-    "checkpoint_interval": to(4),
-    "tags": to(["mine"]),
-    "trackers": to(["mlflow"], how=REFUSED),
-    "algo_kwargs": to({"batch_size": 5}),
-}
-COLLECTION: dict[str, Felt] = {
-    "buffer_capacity": to(3),
-    "train_frequency": to(2),
-    "gradient_updates_per_step": to(2),
-    "async_envs": to(True),
-}
-ONLINE_PHASE: dict[str, Any] = {"online_timesteps": 6, "eval_episodes": 0}
-OFFLINE: dict[str, Felt] = {
-    **{name: Felt(felt.values, ONLINE_PHASE) for name, felt in COLLECTION.items()},
-    "online_timesteps": to(4),
-    "offline_share": to(0.25, **ONLINE_PHASE),
-    "offline_data": to("append", **ONLINE_PHASE),
-    "warmup_steps_online": to(3, **ONLINE_PHASE),
-    "batch_size_online": to(5, **ONLINE_PHASE),
-    "exploration_noise": to(0.5, **ONLINE_PHASE, exploration_noise=0.1),  # by a deterministic policy alone
-    **CONTROL,
-    **RUN_CONFIG,
-    "algo": to("fake_online"),
-    "env_id": to("toy_envs:Walk-v0", **BY_ID),
-    "env_kwargs": to({"truncate_at": 2}, **BY_ID),
-    "wrappers": to(["fake_world:impatient"], eval_episodes=1),
-    "max_epochs": to(1),
-    "dataset_kind": to("npz", dataset_path="returns.npz", dataset_size=None),
-    "dataset_path": to("other.npz", **FILE),
-    "dataset_id": to("made/up-v1", how=SOUGHT, dataset_kind="minari", dataset_path="."),
-    "dataset_size": to(8),
-    "dataset_seed": to(1),
-    "dataset_checkpoint": to("other_run", **ROLLED_OUT),
-    "dataset_noise": to(0.1, **ROLLED_OUT),
-    "dataset_random_share": to(0.5, **ROLLED_OUT),
-    "dataset_parts": to(
-        [{**PARTS[0], "dataset_seed": 2}, PARTS[1]],
-        dataset_kind="mix",
-        dataset_size=None,
-        dataset_parts=PARTS,
-    ),
-    "dataset_in_memory": to(False, **FILE),
-    "normalize_reward": to(True),
-    "returns_to_go": to("given", **FILE),
-    "failure_reward": to(5.0, **FILE),
-    "top_fraction": to(0.5),
-    "n_step": to(2),
-    "normalize_observations": to(True),
-    "action_clip": to(0.1),
-    "out_of_bounds": to("clip", how=ALLOWED, **FILE, **bounds(-0.5, 0.5)),
-    "action_low": to([-3.0], **FILE, **bounds(-1.0, 1.0)),
-    "action_high": to([3.0], **FILE, **bounds(-1.0, 1.0)),
-    "columns": to({**COLUMNS, "reward": "q"}, **TABLE),
-    "missing_values": to("drop", **{**TABLE, "dataset_path": "holes.csv", "missing_values": "hold"}),
-    "files_end_episodes": to(True, **{**TABLE, "dataset_path": "folder"}),
-    "max_gap": to(2.0, **TABLE),
-    "discount_by_time": to(True, **TABLE),
-    "csv_separator": to(";", how=REFUSED, says="no column 'x'", **TABLE),
-    "csv_decimal": to(",", how=REFUSED, says="cannot be read as CSV", **TABLE),
-    "csv_encoding": to("cp1252", how=ALLOWED, says="no column 'größe'", **LATIN),
-    "validation_share": to(0.4, **FILE),
-    "action_bounds": to("data", how=ALLOWED, says="action bounds", **FILE, env_id=None),
-    "reference_min_return": to(-5.0, **REFERENCE),
-    "reference_max_return": to(5.0, **REFERENCE),
-}
-ONLINE: dict[str, Felt] = {
-    **CONTROL,
-    **RUN_CONFIG,
-    "num_envs": to(2),
-    "max_epochs": to(1, how=REFUSED),
-    **COLLECTION,
-    "learning_starts": to(3),
-    "offline_share": to(0.25, dataset_kind="random", dataset_size=12),
-    "dataset_kind": to("random", dataset_size=12),
-}
-"""Further settings of data beside the collected rows are those of offline data, prepared alike."""
-del ONLINE["gamma"]  # the learner's alone
-
-STOPPING: dict[str, Felt] = {
-    "metric": to("eval_length_mean", patience=1),
-    "patience": to(1, min_delta=1.0),
-    "min_delta": to(1.0, patience=1),
-    "mode": to("min", patience=1),
-    "target": to(1.0),
-}
-"""Settings of `early_stopping`, in a run whose evaluations get better slowly."""
-
-PART: dict[str, Felt] = {
-    "weight": to(3.0, others={"weight": 1.0}),
-    "rows": to(3, others={"rows": 6}),
-}
-"""Settings of one of the `dataset_parts`."""
-
-RUN_SETTINGS = {"offline": OFFLINE, "online": ONLINE}
+"""Settings of a learner that only its data feel: see `gamma` in `felt_data`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,23 @@ import pytest
 import torch
 from torch import Tensor
 
+import felt_data
+import felt_runs
 import felt_settings
-from fake_algorithm import FakeOfflineConfig, FakeOnlineConfig, Level, Witness, fake_config, offline
+from fake_algorithm import BESIDE, OFFLINE, ONLINE, Witness, fake_config, offline
 from fake_world import World, by_action
 from felt_settings import DIFFERS, REFUSED, SOUGHT, Felt
-from rl_training.algorithms.recipe import get_recipe
-from rl_training.config.data_fields import DatasetPart, OnlineDataFields
-from rl_training.config.run_fields import EarlyStoppingConfig
+from rl_training.algorithms.recipe import Recipe, get_recipe
+from rl_training.config.data_fields import ColumnsConfig, DatasetPart, OnlineDataFields
+from rl_training.config.run_fields import EarlyStoppingConfig, RewardFields
 from rl_training.core.algorithms import algorithm_names
 from rl_training.core.checkpoints import read_header
 from rl_training.core.errors import UserError
 from rl_training.core.train_config import TrainConfig
-from rl_training.data.validation import DataWarning
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.training import train
 
+pytestmark = pytest.mark.filterwarnings("ignore::rl_training.data.validation.DataWarning")
 ALGORITHMS = algorithm_names()
 TINY = {"hidden_sizes": [6, 6], "learning_rate": 0.01}
 
@@ -52,7 +53,7 @@ def value_for(felt: Felt, default: Any) -> Any:
 )
 def test_a_setting_of_a_learner_or_model_is_felt(algo: str, name: str) -> None:
     if (algo, name) in felt_settings.OF_THE_DATA:
-        assert name in felt_settings.RUN_SETTINGS["offline"]
+        assert name in felt_runs.RUN_SETTINGS["offline"]
         return
     felt = felt_settings.OF_ONE.get((algo, name)) or felt_settings.LEARNER.get(name)
     assert felt is not None, f"{name} is new: say in felt_settings.py how it is felt"
@@ -63,24 +64,23 @@ def test_a_setting_of_a_learner_or_model_is_felt(algo: str, name: str) -> None:
         with pytest.raises(UserError, match=name):
             get_recipe(algo).settings.build(changed)
         return
-    online = name in felt_settings.ONLINE_PHASES
-    first, second = (trained(algo, settings, online=online) for settings in (base, changed))
-    assert differ(first, second), f"{algo} does not feel {name}"
+    assert differ(trained(algo, base), trained(algo, changed)), f"{algo} does not feel {name}"
 
 
 TRAINED: dict[str, dict[str, Tensor]] = {}
 
 
-def trained(algo: str, settings: dict[str, Any], *, online: bool = False) -> dict[str, Tensor]:
-    """Weights, metrics and actions after three updates on fixed batches."""
-    key = f"{algo} {online} {json.dumps(settings, sort_keys=True)}"
+def trained(algo: str, settings: dict[str, Any]) -> dict[str, Tensor]:
+    """Weights, metrics and actions after three updates on fixed batches; of data, one more is online."""
+    key = f"{algo} {json.dumps(settings, sort_keys=True)}"
     if key not in TRAINED:
         recipe = get_recipe(algo)
         learner = recipe.build_learner(recipe.settings.build(settings), 3, 2, seed=0)
-        if online:
-            learner.go_online(0.0)
         for step in range(3):
             learner.update(fixed_batch(step), global_step=step)
+        if not recipe.online:
+            learner.go_online(0.5)
+            learner.update(fixed_batch(3), global_step=3)
         obs = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(4, 3)
         acts = {
             f"act {deterministic}": torch.from_numpy(learner.policy.act(obs, deterministic))
@@ -92,7 +92,7 @@ def trained(algo: str, settings: dict[str, Any], *, online: bool = False) -> dic
 
 def fixed_batch(seed: int, rows: int = 12) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    numbers = torch.randn(rows, 10, generator=generator)
+    numbers = torch.randn(rows, 12, generator=generator)
     return {
         "obs": numbers[:, :3],
         "actions": numbers[:, 3:5].tanh(),
@@ -100,7 +100,7 @@ def fixed_batch(seed: int, rows: int = 12) -> dict[str, Tensor]:
         "rewards": numbers[:, 8],
         "dones": (numbers[:, 9] > 1.0).float(),
         "returns_to_go": 5.0 * numbers[:, 9],
-        "next_actions": numbers[:, 5:7].tanh(),
+        "next_actions": numbers[:, 10:].tanh(),
     }
 
 
@@ -121,70 +121,52 @@ def test_equal_settings_are_not_felt() -> None:
 # ---- settings of runs
 
 
+NO_DATA = {"dataset_kind": "none", "dataset_size": None}
+NOT_OF_DATA = {*RewardFields.model_fields, "dataset_kind", "reference_min_return", "reference_max_return"}
+FAKES = {"offline": OFFLINE, "online": ONLINE, "beside": BESIDE}
+"""An algorithm that writes down what it is given, for every kind of run."""
+
+
+def kind_of(recipe: Recipe) -> str:
+    if not recipe.online:
+        return "offline"
+    return "beside" if issubclass(recipe.settings, OnlineDataFields) else "online"
+
+
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_every_other_setting_of_an_algorithm_is_one_of_its_runs(algo: str) -> None:
     recipe = get_recipe(algo)
-    shared = FakeOnlineConfig if recipe.online else FakeOfflineConfig
-    kind = "online" if recipe.online else "offline"
+    kind = kind_of(recipe)
+    shared = FAKES[kind].settings.model_fields
     for name, field in recipe.settings.model_fields.items():
         if name not in own_settings(algo):
-            tables = felt_settings.RUN_SETTINGS
-            known = name in tables[kind] or (
-                name in OnlineDataFields.model_fields and name in tables["offline"]
+            assert name in felt_runs.RUN_SETTINGS[kind], (
+                f"{name} is new: say in felt_runs.py or felt_data.py …"
             )
-            assert known, f"{name} is new: say in felt_settings.py how it is felt"
-            assert field.annotation == shared.model_fields[name].annotation
+            assert field.annotation == shared[name].annotation
 
 
 def test_every_setting_of_the_shared_groups_has_an_entry() -> None:
-    tables = felt_settings.RUN_SETTINGS
+    tables = felt_runs.RUN_SETTINGS
     assert TrainConfig.model_fields.keys() <= {*tables["offline"], *tables["online"]}
-    assert EarlyStoppingConfig.model_fields.keys() == felt_settings.STOPPING.keys()
+    assert EarlyStoppingConfig.model_fields.keys() == felt_runs.STOPPING.keys()
+    assert ColumnsConfig.model_fields.keys() == felt_data.OF_COLUMNS.keys()
     of_a_part = {*DatasetPart.model_fields, "dataset_kind"} - tables["offline"].keys()
-    assert of_a_part == felt_settings.PART.keys()
+    assert of_a_part == felt_data.OF_A_PART.keys()
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data files; their actions reach from -0.9 to 0.9, an episode fails throughout (reward 5)."""
     folder = tmp_path_factory.mktemp("data")
-    for name, start in (("returns.npz", 0.0), ("other.npz", 50.0)):
-        numbers = start + np.arange(20, dtype=np.float32)
-        rewards = np.where(np.arange(20) // 4 == 1, 5.0, numbers).astype(np.float32)
-        obs = np.stack([numbers] * 3, axis=1)
-        np.savez(
-            folder / name,
-            observations=obs,
-            next_observations=obs + 1.0,
-            actions=np.linspace(-0.9, 0.9, 20, dtype=np.float32)[:, None],
-            rewards=rewards,
-            terminals=np.zeros(20),
-            timeouts=(np.arange(20) % 4 == 3).astype(np.float32),
-            returns_to_go=100.0 + numbers,
-        )
-    write_tables(folder)
+    felt_data.write_files(folder)
     return folder
-
-
-def write_tables(folder: Path) -> None:
-    """Tables with a pause in the second episode, with an empty cell, and one in two files."""
-    times = [0, 1, 2, 3, 0, 1, 8, 9]
-    rows = [f"{i},{i},{i},{i / 10},{i},{i // 4},{time},{i * i}" for i, time in enumerate(times)]
-    head = "x,y,z,a,r,e,t,q"
-    (folder / "folder").mkdir()
-    holes = [*rows[:2], rows[2].replace("2,2,2,", "2,,2,"), *rows[3:]]
-    tables = {"log.csv": rows, "holes.csv": holes, "folder/a.csv": rows[:6], "folder/b.csv": rows[6:]}
-    for name, lines in tables.items():
-        (folder / name).write_text("\n".join([head, *lines]) + "\n")
-    latin = "\n".join(["größe" + head[1:], *rows]) + "\n"
-    (folder / "latin.csv").write_text(latin, encoding="cp1252")
 
 
 def tell(kind: str, root: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Everything that can be seen of a short run, without what is different every time."""
     world = World(reward=by_action)
     fixed: dict[str, Any] = {"env_id": "World", "total_timesteps": 10}
-    if kind == "offline":
+    if kind != "online":
         fixed |= {"dataset_kind": "random", "dataset_size": 12}
     if settings.get("algo") == "fake_online":
         fixed = {name: value for name, value in fixed.items() if not name.startswith("dataset")}
@@ -194,9 +176,7 @@ def tell(kind: str, root: Path, settings: dict[str, Any]) -> dict[str, Any]:
     config = fake_config(algo, root / place, **{**given, **nested})
     witness = Witness()
     env = world.make if config.env_id == "World" else None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)
-        result = train(config, env=env, callbacks=[witness], quiet=True)
+    result = train(config, env=env, callbacks=[witness], quiet=True)
     learner = witness.run.trainer.learner
     passing = {"time", "updates_per_second", "wall_time_seconds"}
     checkpoints = result.run_dir / "checkpoints"
@@ -229,56 +209,74 @@ def place(tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch, fake_alg
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(kind, name) for kind, table in felt_settings.RUN_SETTINGS.items() for name in table],
+    [(kind, name) for kind, table in felt_runs.RUN_SETTINGS.items() for name in table],
 )
-def test_a_setting_of_a_run_is_felt(
-    kind: str, name: str, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    felt = felt_settings.RUN_SETTINGS[kind][name]
-    if name == "exploration_noise":
-        monkeypatch.setattr(Level, "is_random", False)
+def test_a_setting_of_a_run_is_felt(kind: str, name: str, place: Path) -> None:
+    felt = felt_runs.RUN_SETTINGS[kind][name]
     assert_felt(kind, place, felt, dict(felt.given), {**felt.given, name: felt.values[0]}, name)
-
-
-TOLD: dict[str, dict[str, Any]] = {}
 
 
 def assert_felt(
     kind: str, place: Path, felt: Felt, base: dict[str, Any], changed: dict[str, Any], name: str
 ) -> None:
     if felt.how == SOUGHT:
-        with pytest.raises(UserError, match=changed[name]):
+        with pytest.raises(UserError, match=felt.told or felt.values[0]):
             tell(kind, place / "changed", changed)
     elif felt.how != DIFFERS:
         refused, other = (changed, base) if felt.how == REFUSED else (base, changed)
-        with pytest.raises(UserError, match=felt.says or name):
+        with pytest.raises(UserError, match=felt.told or name):
             tell(kind, place / "base", refused)
         tell(kind, place / "changed", other)
     else:
-        key = f"{kind} {json.dumps(base, sort_keys=True)}"  # many settings start from the same run
-        if key not in TOLD:
-            TOLD[key] = tell(kind, place / "base", base)
-        assert TOLD[key] != tell(kind, place / "changed", changed)
+        assert tell(kind, place / "base", base) != tell(kind, place / "changed", changed)
 
 
-def test_equal_settings_tell_the_same(place: Path) -> None:
-    for kind in ("offline", "online"):
-        base, again = (tell(kind, place / name, felt_settings.EVALUATED) for name in ("base", "again"))
-        assert base == again
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("offline", {**felt_runs.EVALUATED, **felt_runs.GOES_ON}),
+        ("offline", felt_data.log()),
+        ("online", felt_runs.EVALUATED),
+        ("beside", felt_runs.EVALUATED),
+        ("beside", felt_data.log()),
+    ],
+)
+def test_equal_settings_tell_the_same(kind: str, given: dict[str, Any], place: Path) -> None:
+    base, again = (tell(kind, place / name, given) for name in ("base", "again"))
+    assert base == again
 
 
-@pytest.mark.parametrize("name", felt_settings.STOPPING)
+@pytest.mark.parametrize("name", sorted({*OnlineDataFields.model_fields} - NOT_OF_DATA))
+def test_a_setting_of_data_is_refused_where_there_is_none(name: str, place: Path) -> None:
+    with pytest.raises(UserError, match=f"{name} must be "):
+        tell("beside", place, {**NO_DATA, name: felt_runs.BESIDE[name].values[0]})
+
+
+def test_reference_returns_count_without_data(place: Path) -> None:
+    given = {**NO_DATA, **felt_data.REFERENCE}
+    metrics = tell("beside", place, given)["metrics"]
+    assert metrics["eval_normalized_score"] == pytest.approx(10.0 * metrics["eval_return_mean"])
+
+
+@pytest.mark.parametrize("name", felt_runs.STOPPING)
 def test_a_setting_of_early_stopping_is_felt(name: str, place: Path) -> None:
-    felt = felt_settings.STOPPING[name]
+    felt = felt_runs.STOPPING[name]
     rules = (felt.given, {**felt.given, name: felt.values[0]})
-    base, changed = ({**felt_settings.EVALUATED, "early_stopping": dict(rule)} for rule in rules)
+    base, changed = ({**felt_runs.EVALUATED, "early_stopping": dict(rule)} for rule in rules)
     assert_felt("offline", place, felt, base, changed, name)
 
 
-@pytest.mark.parametrize("name", felt_settings.PART)
+@pytest.mark.parametrize("name", felt_data.OF_COLUMNS)
+def test_a_setting_of_columns_is_felt(name: str, place: Path) -> None:
+    felt = felt_data.OF_COLUMNS[name]
+    base, changed = (felt_data.log(**{**felt.given, **more}) for more in ({}, {name: felt.values[0]}))
+    assert_felt("offline", place, felt, base, changed, name)
+
+
+@pytest.mark.parametrize("name", felt_data.OF_A_PART)
 def test_a_setting_of_a_part_of_a_mix_is_felt(name: str, place: Path) -> None:
-    felt = felt_settings.PART[name]
-    parts = [{**part, **felt.given["others"]} for part in felt_settings.PARTS]
+    felt = felt_data.OF_A_PART[name]
+    parts = [{**part, **felt.given["others"]} for part in felt_data.PARTS]
     base = {"dataset_kind": "mix", "dataset_size": 8 if name == "weight" else None, "dataset_parts": parts}
     changed = {**base, "dataset_parts": [{**parts[0], name: felt.values[0]}, parts[1]]}
     assert_felt("offline", place, felt, base, changed, name)

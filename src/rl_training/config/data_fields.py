@@ -252,6 +252,23 @@ class OnlineDataFields(OfflineDataFields, ShareFields):
     def _recipe_problems(self) -> list[str]:
         return [] if self.dataset_kind == NO_DATA else super()._recipe_problems()
 
+    def _range_problems(self) -> list[str]:
+        """What an online run has no use for: its environment has bounds, its updates take no returns."""
+        unused = {
+            "action_low": "the environment has the bounds",
+            "action_high": "the environment has the bounds",
+            "action_bounds": "the environment has the bounds",
+            "returns_to_go": "no update takes them",
+            "failure_reward": "no update takes returns-to-go",
+        }
+        fields = OfflineDataFields.model_fields
+        problems = [
+            f"{name} must be {fields[name].default or 'null'} online ({reason}), got {getattr(self, name)!r}"
+            for name, reason in unused.items()
+            if getattr(self, name) != fields[name].default
+        ]
+        return problems or super()._range_problems()
+
 
 def _check_source(kind: str, source: DatasetSource) -> None:
     problems = _source_problems(kind, source)

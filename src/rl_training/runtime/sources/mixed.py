@@ -77,6 +77,6 @@ class MixedRows:
 def refuse_unknown_units(data: TransitionDataset) -> None:
     if "discounts" in data.fields:
         raise ConfigError(
-            "algo_kwargs.n_step must be 1 where data and collected transitions are learned from together: "
-            "what is collected is one step long"
+            "algo_kwargs.n_step must be 1 and discount_by_time false where data and collected transitions "
+            "are learned from together: what is collected is one step long"
         )

@@ -9,7 +9,8 @@ from typing import Any
 from rl_training.algorithms.learner import Learner
 from rl_training.config.data_fields import OnlineDataFields
 from rl_training.config.data_kinds import NO_DATA
-from rl_training.config.run_fields import OnlineFields, ShareFields, shown_share
+from rl_training.config.run_fields import OnlineFields, RewardFields, ShareFields
+from rl_training.config.wording import shown
 from rl_training.core.errors import ConfigError
 from rl_training.core.train_config import TrainConfig
 from rl_training.core.transforms import Transform, reward_transform
@@ -46,11 +47,11 @@ class OnlineSource:
         self.rewards = reward_transform(settings)
         self.action_limit: float | None = None
         self.spaces = spaces_of(env, configs[0].env_kwargs)
-        self.reference = reference_returns(configs[0].env_id)
+        self.reference = reference_returns(configs[0].env_id, configured=stated_reference(settings))
         if dataset is not None or has_recipe(settings):
             self._add_data(dataset, saved)
         else:
-            refuse_share(settings)
+            refuse_data_settings(settings)
 
     def _add_data(self, dataset: TransitionDataset | None, saved: Mapping[str, Any] | None) -> None:
         config, settings = self.configs[0], self.settings
@@ -107,10 +108,27 @@ def has_recipe(settings: OnlineFields) -> bool:
     return isinstance(settings, OnlineDataFields) and settings.dataset_kind != NO_DATA
 
 
-def refuse_share(settings: OnlineFields) -> None:
-    share = settings.offline_share if isinstance(settings, ShareFields) else None
-    if share:
-        raise ConfigError(
-            f"algo_kwargs.offline_share must be null without data, got {shown_share(share)}; name the data "
-            "with algo_kwargs.dataset_kind, or give a dataset in Python"
-        )
+def stated_reference(settings: OnlineFields) -> tuple[float | None, float | None]:
+    if not isinstance(settings, OnlineDataFields):
+        return (None, None)
+    return (settings.reference_min_return, settings.reference_max_return)
+
+
+def refuse_data_settings(settings: OnlineFields) -> None:
+    """Without data nobody would notice that a setting of the data does nothing."""
+    if not isinstance(settings, OnlineDataFields):
+        return
+    elsewhere = {*RewardFields.model_fields, "reference_min_return", "reference_max_return"}
+    for name in [name for name in OnlineDataFields.model_fields if name not in elsewhere]:
+        value, default = getattr(settings, name), type(settings).model_fields[name].default
+        if value != default:
+            must = "null" if default is None else shown(listed(default))
+            raise ConfigError(
+                f"algo_kwargs.{name} must be {must} without data, got {shown(listed(value))}; name the data "
+                "with algo_kwargs.dataset_kind, or give a dataset in Python"
+            )
+
+
+def listed(value: object) -> object:
+    """As YAML writes it."""
+    return list(value) if isinstance(value, tuple) else value
