@@ -133,5 +133,5 @@ OF_ONE: dict[tuple[str, str], Felt] = {
 }
 """Where a setting is felt otherwise in one algorithm."""
 
-OF_THE_DATA = {("bc", "gamma")}
-"""Settings of a learner that only its data feel: see `gamma` in `felt_data`."""
+OF_THE_DATA = {("bc", "gamma"), ("td3_bc", "exploration_noise")}
+"""Settings of a learner that only its data or its collection feel: see them in `felt_data`, `felt_runs`."""
