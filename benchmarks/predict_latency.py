@@ -24,17 +24,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from rl_training.policies.extract import policy_graph
-from rl_training.policies.policy_file import light_policy_bytes
 
 from rl_training import load_policy
 from rl_training.algorithms import SAC
-from rl_training.core.spaces import Spaces
 from rl_training.models import MLPSACModel
+from rl_training.policies.light_policy import light_policy_bytes
 from rl_training.policies.onnx_export import onnx_bytes
-from rl_training.policies.policy import Policy
 from rl_training.policies.policy_metadata import FORMAT_VERSION
 from rl_training.policies.torchscript_export import open_torchscript, torchscript_bytes
+from rl_training.policies.tracing import trace_policy
 
 OBS_DIM, ACTION_DIM, WIDTH = 17, 6, 256
 
@@ -51,13 +49,18 @@ class Spaced(gymnasium.Env[Any, Any]):
 def ours(obs: np.ndarray, folder: Path) -> dict[str, Call]:
     """One policy, live and in every exported format."""
     model = MLPSACModel(obs_dim=OBS_DIM, action_dim=ACTION_DIM, hidden_sizes=(WIDTH, WIDTH))
-    policy = Policy(SAC(model=model), Spaces(OBS_DIM, (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM), None)
-    graph = policy_graph(policy)
-    metadata = {"format_version": FORMAT_VERSION, "graph": graph.description()}
-    (folder / "policy.safetensors").write_bytes(light_policy_bytes(graph, metadata))
-    (folder / "policy.onnx").write_bytes(onnx_bytes(graph, metadata))
+    policy = SAC(model=model).policy.snapshot()
+    program = trace_policy(policy)
+    metadata = {
+        "format_version": FORMAT_VERSION,
+        "spaces": policy.spaces.to_dict(),
+        "outputs": list(program.outputs),
+        "program": program.description(),
+    }
+    (folder / "policy.safetensors").write_bytes(light_policy_bytes(program, metadata))
+    (folder / "policy.onnx").write_bytes(onnx_bytes(program, metadata))
     light, onnx = load_policy(folder / "policy.safetensors"), load_policy(folder / "policy.onnx")
-    script = open_torchscript(torchscript_bytes(graph, metadata))
+    script = open_torchscript(torchscript_bytes(policy, metadata))
     return {
         "light loader (numpy)": lambda: light.predict(obs),
         "ONNX (onnxruntime)": lambda: onnx.predict(obs),
