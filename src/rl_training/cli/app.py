@@ -154,7 +154,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             typer.echo(f"error: {line}", err=True)
         return USER_ERROR
     except MemoryError as problem:
-        typer.echo(f"error: not enough memory: {str(problem) or 'no details'}; choose smaller sizes", err=True)
+        typer.echo(
+            f"error: not enough memory: {str(problem) or 'no details'}; choose smaller sizes", err=True
+        )
         return USER_ERROR
     except Exception as problem:
         return report_bug(problem, arguments, debug=wishes.debug)

@@ -234,14 +234,10 @@ def _environment(
 
 
 def _mapping(text: str) -> dict[str, Any]:
-    import yaml
-
+    from rl_training.config.yaml_text import parse_yaml
     from rl_training.core.errors import ConfigError
 
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError:
-        values = None
+    values = parse_yaml(text, "--env-kwargs")
     if not isinstance(values, dict):
         raise ConfigError(f"--env-kwargs must be a mapping such as '{{g: 9.8}}', got {text!r}")
     return values

@@ -5,7 +5,6 @@ booleans and `None`; lists and tuples come back as lists, numpy scalars as Pytho
 described in `checkpoint_format`.
 """
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from rl_training.core.checkpoint_format import (
     write_safetensors,
 )
 from rl_training.core.errors import CheckpointError
+from rl_training.core.json_text import parse_json
 
 FORMAT_VERSION = 2
 CHECKPOINT_FOLDER = "checkpoints"
@@ -165,7 +165,7 @@ def _read(path: Path, device: torch.device | None, skip: Collection[str]) -> dic
 def _parse_header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     if metadata is None or METADATA_KEY not in metadata:
         raise CheckpointError(_foreign(path))
-    tree = json.loads(metadata[METADATA_KEY])
+    tree = parse_json(metadata[METADATA_KEY])
     version = tree.get("format_version") if isinstance(tree, dict) else None
     if not isinstance(version, int) or version < 1:
         raise CheckpointError(_damaged(path))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.config import ConfigModel, setting
+from rl_training.config.limits import MAX_CRITICS
 from rl_training.core.errors import CheckpointError, ConfigError, UserError
 from rl_training.core.registry import Registry
 from rl_training.core.spaces import Spaces
@@ -60,7 +61,7 @@ class ActorFacts(ConfigModel):
 class CriticFacts(ConfigModel):
     """What a file says of the critics that an actor consults."""
 
-    num_critics: int = setting(..., "critics in the ensemble", ge=1)
+    num_critics: int = setting(..., "critics in the ensemble", ge=1, most=MAX_CRITICS)
     network: dict[str, Any] = setting(..., "the network as plain data")
     network_package: str | None = setting(None, "package that brought the network")
     cap: float | None = setting(None, "upper limit of the values")
