@@ -23,6 +23,7 @@ from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.run_state import restoring
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.train_config import TrainConfig
+from rl_training.experiment.claims import DirectoryClaim
 from rl_training.experiment.execution import close_all, combine, execute
 from rl_training.experiment.logging import MetricsLogger
 from rl_training.experiment.metrics_log import MetricsLog, Progress
@@ -201,6 +202,7 @@ def make_run(plan: Plan, source: RunSource, notes: RunNotes, config: TrainConfig
     directory = options.get("run_dir") or create_run_dir(
         config.output_dir, run_name(config), options.get("run_suffix")
     )
+    held = DirectoryClaim(directory)
     write_text_atomic(directory / "config.yaml", config_to_yaml(config, settings=plan.settings))
     standard = standard_callbacks(
         plan, config, directory, notes, quiet=options.get("quiet", False) or not first
@@ -209,7 +211,7 @@ def make_run(plan: Plan, source: RunSource, notes: RunNotes, config: TrainConfig
         config,
         plan.settings,
         directory,
-        [*standard, *(options.get("callbacks") or ())],
+        [*standard, *(options.get("callbacks") or ()), held],
         notes,
         env=plan.env,
         reference=source.reference,
