@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.cli import main
 from rl_training.core.checkpoints import load_checkpoint, save_checkpoint
 from rl_training.core.errors import CheckpointError, UserError
 from rl_training.experiment.workflows import predict_checkpoint, resume_training
@@ -109,3 +111,13 @@ def test_the_undamaged_state_is_read(good: dict[str, Any], tmp_path: Path) -> No
     assert predict_checkpoint(path, OBS).shape == (1,)
     longer = resume_training(path, total_timesteps=45, output_dir=tmp_path / "runs", quiet=True)
     assert longer.metrics["global_step"] == 45
+
+
+def test_collecting_with_a_checkpoint_imports_nothing_that_it_names(
+    good: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "step_1.safetensors"
+    save_checkpoint(path, damaged(good, "config/env_id", "antigravity:Env-v0"))
+    assert main(["data", "collect", "-k", str(path), "--rows", "10", "--out", str(tmp_path / "x.npz")]) == 2
+    assert "would import the module 'antigravity'" in capsys.readouterr().err
+    assert "antigravity" not in sys.modules
