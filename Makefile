@@ -1,6 +1,7 @@
 # `make demo` and `make test` are all a fresh checkout needs: both create .venv and install the pinned dependencies first.
 PYTHON ?= python3
 TEST_WORKERS ?= 2
+FUZZ_INPUTS ?= 300
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c c
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser check lint format docs wheel smoke clean
+.PHONY: help demo test fuzz test-browser check lint format docs wheel smoke clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -22,6 +23,9 @@ demo: $(CORE) ## train and evaluate a policy, draw its learning curve
 
 test: check ## static checks, then all tests
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
+
+fuzz: $(DEV) ## damaged files of every kind; FUZZ_INPUTS=3000 for a long run
+	$(BIN)/python tools/fuzz.py $(FUZZ_INPUTS)
 
 test-browser: $(DEV) ## open a generated report in headless Chromium (installed on Debian if missing)
 	PYTHONPATH=src:tests $(BIN)/python tests/browser/check_report.py

@@ -328,10 +328,47 @@ def test_an_expected_problem_of_the_runtime_is_code_2(
     assert error_lines(capsys) == [f"error: {problem}"]
 
 
-def test_a_bug_keeps_its_traceback(runtime: Recorder) -> None:
+def test_a_bug_is_one_line_and_a_report(
+    runtime: Recorder, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    runtime.problem = ZeroDivisionError("a bug\nof ours")
+    assert main(["evaluate", "--checkpoint", "runs/x"]) == 70
+    (report,) = tmp_path.glob("rl-training-bug-*.txt")
+    assert error_lines(capsys) == [
+        "error: this is a bug of rl-training: ZeroDivisionError: a bug of ours; "
+        f"full report: {report}; rl-training --debug COMMAND … shows the traceback"
+    ]
+    text = report.read_text()
+    assert "command: rl-training evaluate --checkpoint runs/x" in text
+    assert "Traceback (most recent call last)" in text
+    assert "torch" in text
+
+
+def test_a_bug_without_a_place_for_its_report(
+    runtime: Recorder, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
     runtime.problem = ZeroDivisionError("a bug")
-    with pytest.raises(ZeroDivisionError, match="a bug"):
-        main(["evaluate", "--checkpoint", "runs/x"])
+    assert main(["evaluate", "--checkpoint", "runs/x"]) == 70
+    assert "no report could be written" in error_lines(capsys)[0]
+
+
+def test_too_little_memory_is_no_bug(runtime: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    runtime.problem = MemoryError("Unable to allocate 8 TiB")
+    assert main(["evaluate", "--checkpoint", "runs/x"]) == 2
+    assert error_lines(capsys) == ["error: not enough memory: Unable to allocate 8 TiB; choose smaller sizes"]
+
+
+def test_debug_shows_the_traceback_of_a_bug(
+    runtime: Recorder, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    runtime.problem = ZeroDivisionError("a bug")
+    assert main(["--debug", "evaluate", "--checkpoint", "runs/x"]) == 70
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "ZeroDivisionError: a bug" in lines
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,64 @@ def test_an_environment_that_raises_leaves_a_checkpoint_to_go_on_from(
     resumed = resume_training(next((tmp_path / "broken").iterdir()), quiet=True)
     weights = [load_checkpoint(run.checkpoint_path or "")["learner"]["tensors"] for run in (whole, resumed)]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+
+class Odd(Fragile):
+    """Does something unusual in the fourth step of an episode."""
+
+    event: Any = None
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.steps == 4:
+            if isinstance(Odd.event, BaseException):
+                raise Odd.event
+            return (*Odd.event, info) if len(Odd.event) == 4 else Odd.event
+        return obs, reward, terminated, truncated, info
+
+
+gym.register("Odd-v0", entry_point=Odd)
+FINE = np.zeros(2, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("event", "complaint"),
+    [
+        (SystemExit(0), "raised SystemExit: 0"),
+        (KeyboardInterrupt(), "raised KeyboardInterrupt"),
+        (GeneratorExit(), "raised GeneratorExit"),
+        ((np.zeros(3), 0.0, False, False), r"returned an observation of shape \(3,\)"),
+        ((None, 0.0, False, False), r"returned an observation of shape \(\)"),
+        ((["a", "b"], 0.0, False, False), "raised"),
+        ((FINE, "much", False, False), "could not convert string to float"),
+        ((FINE, None, False, False), "raised TypeError"),
+        ((FINE, 0.0, "yes", False), "terminated and truncated must be true or false, got 'yes'"),
+        ((FINE, 0.0, False, None), "terminated and truncated must be true or false, got None"),
+        ((FINE, 0.0, float("nan"), False), "terminated and truncated must be true or false, got nan"),
+        ((FINE, 0.0), "not enough values to unpack"),
+    ],
+)
+def test_odd_environments_end_like_those_that_raise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: object, complaint: str
+) -> None:
+    monkeypatch.setattr(Fragile, "broken", False)
+    monkeypatch.setattr(Odd, "event", event)
+    config = tiny_config("sac", tmp_path, env_id="Odd-v0", eval_episodes=0)
+    with pytest.raises(RunFailed, match=rf"step 3: .*{complaint}.*saved .*step_3"):
+        train(config)
+    assert load_checkpoint(next(tmp_path.iterdir()))["counters"]["global_step"] == 3
+
+
+def test_a_deleted_run_directory_ends_the_run(tmp_path: Path) -> None:
+    class Delete(Callback):
+        def on_step_end(self, run: Run) -> None:
+            if run.global_step == 22:
+                shutil.rmtree(run.run_dir)
+
+    config = tiny_config("sac", tmp_path, checkpoint_interval=25)
+    with pytest.raises(RunFailed, match=r"step 25: the run directory .* is gone; nothing was saved"):
+        train(config, callbacks=[Delete()])
+    assert not list(tmp_path.iterdir())
 
 
 class Poison(Callback):

@@ -18,12 +18,12 @@ from rl_training.config.yaml_text import dump_yaml
 from rl_training.core.atomic import write_json_atomic
 from rl_training.core.checkpoints import load_checkpoint
 from rl_training.core.errors import ConfigError, RunFailed
+from rl_training.experiment.claims import claim
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import create_run_dir, directory_name
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
 from rl_training.sweeps import local
-from rl_training.sweeps.claims import claim
 from rl_training.sweeps.local import run_local
 from rl_training.sweeps.plan import Task, plan_sweep, store_groups
 from rl_training.sweeps.ray_backend import run_on_ray

@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_training.algorithms import advantage_weights, losses
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
 from rl_training.config import setting
+from rl_training.config.limits import MAX_SAMPLES
 from rl_training.models.actors import GaussianActor
 from rl_training.models.critic_weighted import draw, draw_many, lowest_values
 from rl_training.models.critics import QEnsemble
@@ -58,7 +59,7 @@ class AdvantageWeighted(Learner):
 class SampledAdvantageConfig(AdvantageConfig):
     """Keywords of AWAC and CRR."""
 
-    n_action_samples: int = setting(1, "actions drawn per state for the baseline", ge=1)
+    n_action_samples: int = setting(1, "actions drawn per state for the baseline", ge=1, most=MAX_SAMPLES)
 
 
 class SampledAdvantage(AdvantageWeighted):

@@ -16,6 +16,7 @@ from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig, sac_loss
 from rl_training.config import setting
 from rl_training.config.data_fields import OfflineFields
+from rl_training.config.limits import MAX_SAMPLES
 from rl_training.models.actors import SquashedGaussian
 from rl_training.models.distributions import squashed_log_prob, squashed_sample
 from rl_training.models.models import MLPSACModel, SACNetworkConfig
@@ -32,7 +33,7 @@ class CQLConfig(SACConfig):
         "weight of the conservative term in an online phase; 0 leaves it out (SAC's loss); none: cql_alpha",
         ge=0,
     )
-    num_cql_samples: int = setting(10, "actions drawn per state from each source", ge=1)
+    num_cql_samples: int = setting(10, "actions drawn per state from each source", ge=1, most=MAX_SAMPLES)
     action_sources: tuple[Source, ...] = setting(
         ("uniform", "next", "current"),
         "where the actions of the conservative term come from: uniform, the policy at s, the policy at s'",

@@ -14,6 +14,7 @@ from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.results import UpdateResult
 from rl_training.config import setting
 from rl_training.config.data_fields import OfflineFields
+from rl_training.config.limits import MAX_SAMPLES
 from rl_training.models.actors import Actor
 from rl_training.models.critic_weighted import CriticWeighted
 from rl_training.models.models import MLPSACModel, SACNetworkConfig
@@ -29,7 +30,7 @@ class CRRConfig(SampledAdvantageConfig):
         "exp", "a row weighs 1 if its advantage is positive (else 0), or exp(advantage / beta)"
     )
     beta: float = setting(1.0, "temperature of the exp weights and of the critic-weighted policy", gt=0)
-    n_action_samples: int = setting(4, "actions drawn per state for the baseline", ge=1)
+    n_action_samples: int = setting(4, "actions drawn per state for the baseline", ge=1, most=MAX_SAMPLES)
     max_weight: float = setting(20.0, "largest weight of a row with weight_type exp", gt=0)
     target_update: Literal["hard", "soft"] = setting(
         "hard", "targets: a copy every target_update_interval updates, or a share tau at each"

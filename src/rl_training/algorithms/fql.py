@@ -14,6 +14,7 @@ from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.td3 import value_loss
 from rl_training.config import setting
 from rl_training.config.data_fields import OfflineFields
+from rl_training.config.limits import MAX_SAMPLES
 from rl_training.models.critics import QEnsemble
 from rl_training.models.flow import OneStepActor, VelocityField
 from rl_training.models.offline_models import FQLNetworkConfig, MLPFQLModel
@@ -26,7 +27,9 @@ class FQLConfig(LearnerConfig):
     alpha: float = setting(
         10.0, "weight of the distance between one-step policy and flow; tune this one first", ge=0
     )
-    flow_steps: int = setting(10, "Euler steps that carry noise along the flow to an action", ge=1)
+    flow_steps: int = setting(
+        10, "Euler steps that carry noise along the flow to an action", ge=1, most=MAX_SAMPLES
+    )
     normalize_q_loss: bool = setting(
         False, "divide the values in the actor's loss by their mean absolute size"
     )

@@ -14,6 +14,7 @@ from rl_training.algorithms.td3 import PulledTD3, TD3Config, twin_losses
 from rl_training.algorithms.td3_bc import weighted_actor_loss
 from rl_training.config import setting
 from rl_training.config.data_fields import OfflineFields
+from rl_training.config.limits import MAX_BATCH
 from rl_training.models.offline_models import MLPReBRACModel, ReBRACNetworkConfig
 
 
@@ -95,7 +96,7 @@ def rebrac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
 class ReBRACRunConfig(ReBRACConfig, ReBRACNetworkConfig, OfflineFields):
     """Every setting of a ReBRAC run."""
 
-    batch_size: int = setting(1024, "transitions per gradient update", ge=1)
+    batch_size: int = setting(1024, "transitions per gradient update", ge=1, most=MAX_BATCH)
 
 
 RECIPE = Recipe(

@@ -22,6 +22,7 @@ from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig
 from rl_training.config import setting
 from rl_training.config.data_fields import OnlineDataFields
+from rl_training.config.limits import MAX_SAMPLES
 from rl_training.config.run_fields import OnlineFields
 from rl_training.models.models import MLPREDQModel, PolicyModel, REDQNetworkConfig
 
@@ -99,7 +100,9 @@ def redq_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
 class REDQRunConfig(REDQConfig, REDQNetworkConfig, OnlineFields, OnlineDataFields):
     """Every setting of a REDQ run."""
 
-    gradient_updates_per_step: int = setting(20, "updates per collected transition (G)", ge=1)
+    gradient_updates_per_step: int = setting(
+        20, "updates per collected transition (G)", ge=1, most=MAX_SAMPLES
+    )
 
     @model_validator(mode="after")
     def _subset_fits(self) -> Self:

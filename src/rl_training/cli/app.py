@@ -8,12 +8,14 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from rl_training.cli.compare import compare
 from rl_training.cli.configs import configs
+from rl_training.cli.crash import report_bug
 from rl_training.cli.data import app as data_app
 from rl_training.cli.demo import demo
 from rl_training.cli.describe import describe
@@ -114,29 +116,50 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+@dataclass
+class Wishes:
+    """Options of the whole command that matter after it has ended."""
+
+    debug: bool = False
+
+
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Print the traceback of an error that is a bug of rl-training.")
+    ] = False,
 ) -> None:
-    pass
+    context.ensure_object(Wishes).debug = debug
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; without `argv` the arguments of the process are used.
 
-    An expected problem becomes `error: ...` and code 2. Any other exception is a bug and keeps its traceback.
+    An expected problem becomes `error: ...` and code 2. Any other exception is a bug: one line, a report in a
+    file, and code 70.
     """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    wishes = Wishes()
     try:
-        app(args=None if argv is None else list(argv), prog_name="rl-training")
+        app(args=arguments, prog_name="rl-training", obj=wishes)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except UserError as error:
         for line in str(error).splitlines():
             typer.echo(f"error: {line}", err=True)
         return USER_ERROR
+    except MemoryError as problem:
+        typer.echo(
+            f"error: not enough memory: {str(problem) or 'no details'}; choose smaller sizes", err=True
+        )
+        return USER_ERROR
+    except Exception as problem:
+        return report_bug(problem, arguments, debug=wishes.debug)
     return 0
 
 

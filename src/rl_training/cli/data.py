@@ -220,28 +220,26 @@ def _environment(
     env_id: str | None, env_kwargs: dict[str, Any], checkpoint: Path | None
 ) -> tuple[str, dict[str, Any]]:
     """The environment of the options, else the one that the checkpoint's policy was trained for."""
-    from rl_training.core.checkpoints import read_header
+    from rl_training.core.checkpoints import load_run_state
     from rl_training.core.errors import ConfigError
+    from rl_training.experiment.workflows import refuse_import, saved_config
+    from rl_training.policies.saved import NOT_FOR_ACTING
 
     if env_id is not None:
         return env_id, env_kwargs
     if checkpoint is None:
         raise ConfigError("--env-id is required (or --checkpoint of a run that has one)")
-    config = read_header(checkpoint)["config"]
-    if config["env_id"] is None:
+    config = saved_config(load_run_state(checkpoint, skip=NOT_FOR_ACTING))
+    if config.env_id is None:
         raise ConfigError(f"--env-id is required: {checkpoint} was trained without an environment")
-    return str(config["env_id"]), {**config["env_kwargs"], **env_kwargs}
+    return refuse_import(config.env_id), {**config.env_kwargs, **env_kwargs}
 
 
 def _mapping(text: str) -> dict[str, Any]:
-    import yaml
-
+    from rl_training.config.yaml_text import parse_yaml
     from rl_training.core.errors import ConfigError
 
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError:
-        values = None
+    values = parse_yaml(text, "--env-kwargs")
     if not isinstance(values, dict):
         raise ConfigError(f"--env-kwargs must be a mapping such as '{{g: 9.8}}', got {text!r}")
     return values

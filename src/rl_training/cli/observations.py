@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from rl_training.config.wording import shown
 from rl_training.core.errors import UserError
+from rl_training.core.json_text import parse_json
 
 Array = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ def _one_row(text: str) -> list[float]:
 def _rows(text: str) -> object:
     """JSON, or lines of numbers between commas or spaces; a first line of names is skipped."""
     if text.lstrip().startswith("["):
-        return json.loads(text)
+        return parse_json(text)
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and any(character.isalpha() for character in lines[0].lower().replace("e", "")):
         lines = lines[1:]

@@ -10,6 +10,7 @@ from pydantic import field_validator, model_validator
 from rl_training.config.data_kinds import AUTO, BUILTIN_FORMATS, COLLECTED_KINDS, MIX, NO_DATA, kind_problem
 from rl_training.config.errors import ConfigError
 from rl_training.config.fields import setting
+from rl_training.config.limits import MAX_N_STEP, MAX_ROWS
 from rl_training.config.model import ConfigModel
 from rl_training.config.run_fields import ControlFields, FineTuneFields, RewardFields, ShareFields
 
@@ -94,6 +95,7 @@ class DatasetSource(TableFields):
         None,
         "rows: collected by random and checkpoint (null = 10000), first ones of a file, total of a mix",
         ge=1,
+        most=MAX_ROWS,
     )
     dataset_seed: int = setting(0, "seed of the data: collection, and the rows that a mix draws", ge=0)
     dataset_checkpoint: str | None = setting(
@@ -116,7 +118,9 @@ class DatasetPart(DatasetSource):
 
     dataset_kind: str = setting(..., f"where the part comes from: {_KINDS}")
     weight: float | None = setting(None, "share of the mix relative to the other parts' weights", gt=0)
-    rows: int | None = setting(None, "rows that the mix draws from the part (instead of a weight)", ge=1)
+    rows: int | None = setting(
+        None, "rows that the mix draws from the part (instead of a weight)", ge=1, most=MAX_ROWS
+    )
 
     @model_validator(mode="after")
     def _source_is_named(self) -> Self:
@@ -148,7 +152,7 @@ class OfflineDataFields(DatasetSource, RewardFields):
         "raw reward of failing: an episode of nothing else gets returns-to-go failure / (1 - gamma) (Cal-QL)",
     )
     top_fraction: float = setting(1.0, "share of episodes kept, those with the highest return", gt=0, le=1)
-    n_step: int = setting(1, "steps summed into one transition", ge=1)
+    n_step: int = setting(1, "steps summed into one transition", ge=1, most=MAX_N_STEP)
     validation_share: float = setting(
         0.0, "share of whole episodes held out of training, drawn with dataset_seed", ge=0, lt=1
     )

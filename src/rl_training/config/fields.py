@@ -31,22 +31,33 @@ def setting(
     ge: float | None = None,
     lt: float | None = None,
     le: float | None = None,
+    most: int | None = None,
+    longest: int | None = None,
 ) -> Any:
     """Declare a config field; `default=...` (an ellipsis) makes it required.
 
     The bounds hold for every number in the value: a list is checked entry by entry, and `None` or a word such
     as "auto" passes. Pydantic's own bounds cannot do that for `float | Literal["auto"]`, so they are kept
-    beside the field and checked by `ConfigModel`.
+    beside the field and checked by `ConfigModel`. `most` is a size that no machine
+    could want (`config.limits`) and is not worth a word in a table; `longest` limits the entries of a list.
     """
     given = {"gt": gt, "ge": ge, "lt": lt, "le": le}
     bounds: dict[str, Any] = {name: limit for name, limit in given.items() if limit is not None}
-    return Field(default, description=meaning, json_schema_extra={"bounds": bounds})
+    return Field(
+        default, description=meaning, json_schema_extra={"bounds": bounds, "most": most, "longest": longest}
+    )
 
 
 def bounds_of(field: FieldInfo) -> dict[str, float]:
     """The bounds given to `setting`, such as `{"gt": 0, "le": 1}`."""
     extra = field.json_schema_extra
     return cast("dict[str, float]", extra.get("bounds", {})) if isinstance(extra, dict) else {}
+
+
+def limit_of(field: FieldInfo, name: Literal["most", "longest"]) -> int | None:
+    """The limit of this name given to `setting`."""
+    extra = field.json_schema_extra
+    return cast("int | None", extra.get(name)) if isinstance(extra, dict) else None
 
 
 def bounds_text(field: FieldInfo) -> str:
@@ -60,16 +71,21 @@ def bounds_text(field: FieldInfo) -> str:
 
 def bound_problem(field: FieldInfo, value: Any) -> tuple[str, str] | None:
     """The first broken bound as (position inside the value, message), or None."""
+    longest, most = limit_of(field, "longest"), limit_of(field, "most")
+    if isinstance(value, tuple) and longest is not None and len(value) > longest:
+        return "", f"must have at most {longest} entries, got {len(value)}"
     entries = enumerate(value) if isinstance(value, tuple) else ((None, value),)
     for index, number in entries:
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
         position = "" if index is None else f"[{index}]"
-        if not math.isfinite(number):
+        if isinstance(number, float) and not math.isfinite(number):
             return position, f"must be a finite number, got {number!r}"
         for name, limit in bounds_of(field).items():
             if not _HOLDS[name](number, limit):
                 return position, f"must be {bounds_text(field)}, got {number!r}"
+        if most is not None and number > most:
+            return position, f"must be at most {most}, got {number!r}"
     return None
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from rl_training.config.fields import setting
+from rl_training.config.limits import MAX_BATCH, MAX_ROWS, MAX_SAMPLES
 from rl_training.config.model import ConfigModel
 
 
@@ -27,7 +28,7 @@ class ControlFields(ConfigModel):
 
     section: ClassVar[str] = "run control"
 
-    batch_size: int = setting(256, "transitions per gradient update", ge=1)
+    batch_size: int = setting(256, "transitions per gradient update", ge=1, most=MAX_BATCH)
     eval_interval: int = setting(5000, "steps between evaluations; 0 evaluates only at the end", ge=0)
     max_updates: int | None = setting(None, "stop after this many gradient updates", ge=1)
     max_epochs: int | None = setting(None, "stop after this many passes over the data (offline only)", ge=1)
@@ -91,10 +92,10 @@ class CollectionFields(ConfigModel):
     section: ClassVar[str] = "online collection"
 
     buffer_capacity: int = setting(
-        1_000_000, "transitions the replay buffer holds; the oldest give way", ge=1
+        1_000_000, "transitions the replay buffer holds; the oldest give way", ge=1, most=MAX_ROWS
     )
     train_frequency: int = setting(1, "steps of all environments between two rounds of updates", ge=1)
-    gradient_updates_per_step: int = setting(1, "updates per collected transition", ge=1)
+    gradient_updates_per_step: int = setting(1, "updates per collected transition", ge=1, most=MAX_SAMPLES)
     async_envs: bool = setting(False, "step each environment in its own process")
 
 
@@ -144,7 +145,7 @@ class FineTuneFields(CollectionFields, ShareFields):
         0, "first online steps, in which the trained policy acts and nothing is updated", ge=0
     )
     batch_size_online: int | None = setting(
-        None, "transitions per update in the online phase; null = batch_size", ge=1
+        None, "transitions per update in the online phase; null = batch_size", ge=1, most=MAX_BATCH
     )
     exploration_noise: float = setting(
         0.1,

@@ -5,7 +5,6 @@ booleans and `None`; lists and tuples come back as lists, numpy scalars as Pytho
 described in `checkpoint_format`.
 """
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -24,6 +23,8 @@ from rl_training.core.checkpoint_format import (
     write_safetensors,
 )
 from rl_training.core.errors import CheckpointError
+from rl_training.core.json_text import parse_json
+from rl_training.core.run_state import check_run_state
 
 FORMAT_VERSION = 2
 CHECKPOINT_FOLDER = "checkpoints"
@@ -66,10 +67,15 @@ def load_run_state(
     if "algo" not in header:
         raise CheckpointError(_foreign(file))
     if header["format_version"] == FORMAT_VERSION:
+        check_run_state(header, file)
         return load_checkpoint(file, device, skip=skip)
     needed_to_upgrade = {"learner", "callbacks"}
     old = load_checkpoint(file, device, skip=set(skip) - needed_to_upgrade)
-    state = ALGORITHMS.get(old["algo"]).upgrade(old)
+    try:
+        state = ALGORITHMS.get(old["algo"]).upgrade(old)
+    except (KeyError, TypeError, AttributeError, IndexError) as problem:
+        raise CheckpointError(_damaged(file)) from problem
+    check_run_state(state, file)
     return {key: value for key, value in state.items() if key not in skip}
 
 
@@ -158,14 +164,14 @@ def _read(path: Path, device: torch.device | None, skip: Collection[str]) -> dic
         raise CheckpointError(f"cannot read checkpoint {path}: {reason(problem)}") from problem
     except SafetensorError as problem:
         raise CheckpointError(_describe_unreadable(path)) from problem
-    except (ValueError, TypeError, RecursionError) as problem:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as problem:
         raise CheckpointError(_damaged(path)) from problem
 
 
 def _parse_header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     if metadata is None or METADATA_KEY not in metadata:
         raise CheckpointError(_foreign(path))
-    tree = json.loads(metadata[METADATA_KEY])
+    tree = parse_json(metadata[METADATA_KEY])
     version = tree.get("format_version") if isinstance(tree, dict) else None
     if not isinstance(version, int) or version < 1:
         raise CheckpointError(_damaged(path))

@@ -12,7 +12,7 @@ from typing import Any
 
 from rl_training.config.run_fields import ControlFields
 from rl_training.config.wording import did_you_mean, shown
-from rl_training.config.yaml_text import dump_yaml, parse_yaml
+from rl_training.config.yaml_text import dump_yaml, parse_yaml, read_yaml_text
 from rl_training.core.errors import ConfigError
 from rl_training.core.train_config import TrainConfig, parse_config
 
@@ -80,7 +80,7 @@ def _read_text(source: str) -> str:
     path = Path(source)
     try:
         if path.is_file():
-            return path.read_text(encoding="utf-8")
+            return read_yaml_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source} cannot be read: {error}") from None
     packaged = _packaged_files()

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationInfo, field_validator
 
 from rl_training.config.fields import setting
+from rl_training.config.limits import MAX_ENVS, MAX_SEEDS
 from rl_training.config.mistakes import under, unknown_key
 from rl_training.config.model import ConfigModel
 from rl_training.config.run_fields import ControlFields
@@ -29,7 +30,10 @@ class TrainConfig(ConfigModel):
     env_id: str | None = setting(None, "Gymnasium environment; optional when offline data carries its spaces")
     seed: int = setting(0, "seed of every random stream of the run", ge=0)
     seeds: tuple[int, ...] | None = setting(
-        None, "train these seeds as one batched computation, a run directory each; replaces seed", ge=0
+        None,
+        "train these seeds as one batched computation, a run directory each; replaces seed",
+        ge=0,
+        longest=MAX_SEEDS,
     )
     total_timesteps: int = setting(..., "length: environment steps online, gradient steps offline", ge=1)
     online_timesteps: int = setting(
@@ -37,7 +41,7 @@ class TrainConfig(ConfigModel):
     )
     output_dir: str = setting("runs", "directory that receives the run directory")
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps; auto takes a GPU when there is one")
-    num_envs: int = setting(1, "environments stepped side by side while collecting", ge=1)
+    num_envs: int = setting(1, "environments stepped side by side while collecting", ge=1, most=MAX_ENVS)
     eval_episodes: int = setting(10, "episodes of one evaluation; 0 never evaluates", ge=0)
     log_interval: int = setting(1000, "steps between two rows of training metrics", ge=1)
     checkpoint_interval: int = setting(5000, "steps between two checkpoints; 0 saves only the last", ge=0)

@@ -143,7 +143,13 @@ class ObservationNormalizer(Transform):
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> ObservationNormalizer:
         mean, std = (torch.as_tensor(state[name], dtype=torch.float32) for name in ("mean", "std"))
-        return cls(mean, std, float(state["epsilon"]))
+        epsilon = float(state["epsilon"])
+        if mean.ndim != 1 or mean.shape != std.shape or (std < 0).any() or epsilon < 0:
+            raise DataError(
+                "the transform 'normalize' is damaged: mean and std must be lists of one length, std and "
+                f"epsilon >= 0, got shapes {tuple(mean.shape)} and {tuple(std.shape)}"
+            )
+        return cls(mean, std, epsilon)
 
 
 @dataclass(frozen=True)
@@ -197,4 +203,8 @@ def transform_from_state(state: Mapping[str, Any]) -> Transform:
     kind = state.get("kind")
     if kind not in KINDS:
         raise DataError(f"a transform must be one of {', '.join(KINDS)}, got {kind!r}")
-    return KINDS[kind].from_state_dict(state)
+    transform = KINDS[kind].from_state_dict(state)
+    for name, values in transform.state_dict().items():
+        if values is not None and not torch.as_tensor(values).isfinite().all():
+            raise DataError(f"the transform {kind!r} is damaged: {name} holds NaN or infinity")
+    return transform

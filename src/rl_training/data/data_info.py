@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_training.core.errors import DataError, UserError
+from rl_training.core.json_text import parse_json
 from rl_training.core.spaces import Spaces
 
 
@@ -115,10 +116,10 @@ class DataInfo:
             reference,
             observation_names=_names(stored.get("observation_names")),
             action_names=_names(stored.get("action_names")),
-            units={str(k): str(v) for k, v in json.loads(stored.get("units", "{}")).items()},
+            units={str(k): str(v) for k, v in parse_json(stored.get("units", "{}")).items()},
             rewards_known=bool(stored.get("rewards_known", True)),
         )
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(str(name) for name in json.loads(text))
+    return None if text is None else tuple(str(name) for name in parse_json(text))

@@ -35,15 +35,20 @@ def execute(trainer: Trainer, runs: Sequence[Run]) -> list[TrainResult]:
         for run in trainer.runs:
             run.finish()
     finally:
-        trainer.close()
-        for run in runs:
-            for callback in run.callbacks:
-                callback.close(run)
+        close_all(trainer, runs)
     results = [write_result(run, started) for run in runs if run.failure is None]
     failures = [f"seed {run.config.seed}: {run.failure}" for run in runs if run.failure is not None]
     if failures:
         raise RunFailed("; ".join(failures))
     return results
+
+
+def close_all(trainer: Trainer, runs: Sequence[Run]) -> None:
+    """Environments, logs and trackers."""
+    trainer.close()
+    for run in runs:
+        for callback in run.callbacks:
+            callback.close(run)
 
 
 def train_or_save(trainer: Trainer) -> None:

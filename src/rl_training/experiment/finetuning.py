@@ -12,7 +12,7 @@ from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.training import train
-from rl_training.experiment.workflows import environment_of_state, saved_config
+from rl_training.experiment.workflows import environment_of_state, place_for_new_run, saved_config
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.environments import EnvMaker, GivenEnv, Wrapper
 from rl_training.runtime.run import Evaluator, TrainResult
@@ -48,8 +48,9 @@ def finetune_checkpoint(
     maker = environment_of_state(state, config, env, wrappers)
     if maker is None:
         raise ConfigError("env_id must be given to fine-tune: this policy was trained without an environment")
+    changes = {"output_dir": str(place_for_new_run(file)), **(changes or {})}
     if output_dir is not None:
-        changes = {**(changes or {}), "output_dir": str(output_dir)}
+        changes["output_dir"] = str(output_dir)
     config = online_config(config, state, timesteps, {**(changes or {}), "env_id": str(maker)})
     return train(
         config,

@@ -25,7 +25,7 @@ from rl_training.experiment.finetuning import (
 from rl_training.experiment.run_options import RunOptions
 from rl_training.experiment.saving import Checkpoints
 from rl_training.experiment.training import assemble, make_plan
-from rl_training.experiment.workflows import environment_of_state, saved_config
+from rl_training.experiment.workflows import environment_of_state, place_for_new_run, saved_config
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.environments import EnvMaker, GivenEnv
 from rl_training.runtime.loop import Phase
@@ -140,12 +140,15 @@ def open_live(
         if timesteps is not None:
             config = parse_config({**config.to_dict(), "online_timesteps": timesteps})
         in_place = file.parent.name == CHECKPOINT_FOLDER
+        if not in_place:
+            config = config.replace(output_dir=str(place_for_new_run(file)))
         options |= {"checkpoint_state": state, "run_dir": file.parent.parent if in_place else None}
         return LiveSession(config, options)
     if timesteps is None:
         raise ConfigError("timesteps must be given: the steps that the loop will make, such as 10000")
     file, state = state_to_finetune(file)
-    config = online_config(config, state, timesteps, changes or {})
+    place = {"output_dir": str(place_for_new_run(file))}
+    config = online_config(config, state, timesteps, {**place, **(changes or {})})
     options |= {"checkpoint_state": state_at_the_border(state, file), "run_suffix": "live"}
     return LiveSession(config, options)
 

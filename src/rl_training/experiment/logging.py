@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Literal, Protocol, Self
 
 from rl_training.core.atomic import plain_json, reason, replace_file
 from rl_training.core.errors import RunFailed
+from rl_training.core.json_text import parse_json
 
 METRICS_FILE = "metrics.jsonl"
 ROW_KEYS = ("step", "kind", "time")
@@ -166,7 +167,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     rows = []
     for line in path.read_bytes().splitlines():
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
+from rl_training.config.yaml_text import read_yaml
 from rl_training.core.algorithms import algorithm_facts
 from rl_training.core.atomic import reason, replace_file
 from rl_training.core.errors import UserError
+from rl_training.core.json_text import parse_json
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
 
@@ -52,8 +52,8 @@ def plot_learning_curve(run_dir: str | Path, out: str | Path | None = None) -> P
 def _read_config(run_dir: Path) -> Mapping[str, Any]:
     """What the run was, for the title; a directory with metrics alone can be drawn too."""
     try:
-        config = yaml.safe_load((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        config = read_yaml(run_dir / CONFIG_FILE)
+    except (OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}
 
@@ -61,10 +61,10 @@ def _read_config(run_dir: Path) -> Mapping[str, Any]:
 def _data_return(run_dir: Path) -> float | None:
     """Mean episode return of the logged data, where the run learned from data and has finished."""
     try:
-        summary = json.loads((run_dir / SUMMARY_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        metrics = parse_json((run_dir / SUMMARY_FILE).read_bytes())["metrics"]
+        value = metrics["data_return_mean"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    value = summary.get("metrics", {}).get("data_return_mean")
     return float(value) if isinstance(value, int | float) else None
 
 

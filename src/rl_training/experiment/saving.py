@@ -43,6 +43,7 @@ class Checkpoints(Callback):
         if not self.save_best or value is None or (self.best is not None and value <= self.best):
             return
         refuse_broken(run)
+        refuse_missing_directory(run)
         save_checkpoint(best_checkpoint_path(run.run_dir), run.state_dict(with_replay=False))
         if scheduled:
             self.best = value
@@ -50,6 +51,7 @@ class Checkpoints(Callback):
     def save(self, run: Run) -> Path:
         """The newest checkpoint; those before it give up their replay rows once it is safely there."""
         refuse_broken(run)
+        refuse_missing_directory(run)
         path = checkpoint_path(run.run_dir, run.global_step)
         save_checkpoint(path, run.state_dict(with_replay=True))
         run.checkpoint_path = path
@@ -70,6 +72,12 @@ def refuse_broken(run: Run) -> None:
     refuse_broken_metrics(run, run.update_metrics())
     if not run.learner.is_finite():
         raise RunFailed(f"step {run.global_step}: the networks' weights are no longer finite{last_good(run)}")
+
+
+def refuse_missing_directory(run: Run) -> None:
+    """A directory that somebody has deleted is not made anew behind their back."""
+    if not run.run_dir.is_dir():
+        raise RunFailed(f"step {run.global_step}: the run directory {run.run_dir} is gone; nothing was saved")
 
 
 def refuse_broken_metrics(run: Run, metrics: Mapping[str, float]) -> None:

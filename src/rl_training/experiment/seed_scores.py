@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from rl_training.config.yaml_text import read_yaml
+from rl_training.core.json_text import parse_json
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
 from rl_training.policies.scores import SeedScore
 
@@ -30,8 +29,8 @@ def sister_scores(run_dir: Path) -> list[SeedScore]:
 
 def _config(run_dir: Path) -> dict[str, Any] | None:
     try:
-        config = yaml.safe_load((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        config = read_yaml(run_dir / CONFIG_FILE)
+    except (OSError, ValueError):
         return None
     if not isinstance(config, Mapping):
         return None
@@ -40,7 +39,7 @@ def _config(run_dir: Path) -> dict[str, Any] | None:
 
 def _score(run_dir: Path) -> SeedScore | None:
     try:
-        summary = json.loads((run_dir / SUMMARY_FILE).read_text(encoding="utf-8"))
+        summary = parse_json((run_dir / SUMMARY_FILE).read_bytes())
         metrics = summary["metrics"]
         return SeedScore(
             int(summary["seed"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -19,9 +20,11 @@ from rl_training.core.atomic import write_text_atomic
 from rl_training.core.config_files import config_to_yaml
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import ConfigError, DataError
+from rl_training.core.run_state import restoring
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.train_config import TrainConfig
-from rl_training.experiment.execution import combine, execute
+from rl_training.experiment.claims import DirectoryClaim
+from rl_training.experiment.execution import close_all, combine, execute
 from rl_training.experiment.logging import MetricsLogger
 from rl_training.experiment.metrics_log import MetricsLog, Progress
 from rl_training.experiment.network_checks import check_network
@@ -73,7 +76,8 @@ def assemble(plan: Plan, phases_of: PhasesOf | None = None) -> tuple[Trainer, li
     source = make_source(plan)
     device = choose_device(plan.configs[0].device)
     learner = build_learner(plan, source, device)
-    phases = (phases_of or default_phases)(source, learner, plan.saved)
+    with restoring() if plan.saved is not None else nullcontext():
+        phases = (phases_of or default_phases)(source, learner, plan.saved)
     notes = make_notes(plan, source, phases, compiled=apply_compile_setting(plan, learner, phases))
     runs = [make_run(plan, source, notes, each, first=index == 0) for index, each in enumerate(plan.configs)]
     trainer = Trainer(
@@ -87,7 +91,12 @@ def assemble(plan: Plan, phases_of: PhasesOf | None = None) -> tuple[Trainer, li
         update_budget=update_budget(plan.settings, source.rows),
     )
     if plan.saved is not None:
-        restore(trainer, runs[0], plan.saved)
+        try:
+            with restoring():
+                restore(trainer, runs[0], plan.saved)
+        except BaseException:
+            close_all(trainer, runs)
+            raise
     return trainer, runs
 
 
@@ -193,6 +202,7 @@ def make_run(plan: Plan, source: RunSource, notes: RunNotes, config: TrainConfig
     directory = options.get("run_dir") or create_run_dir(
         config.output_dir, run_name(config), options.get("run_suffix")
     )
+    held = DirectoryClaim(directory)
     write_text_atomic(directory / "config.yaml", config_to_yaml(config, settings=plan.settings))
     standard = standard_callbacks(
         plan, config, directory, notes, quiet=options.get("quiet", False) or not first
@@ -201,7 +211,7 @@ def make_run(plan: Plan, source: RunSource, notes: RunNotes, config: TrainConfig
         config,
         plan.settings,
         directory,
-        [*standard, *(options.get("callbacks") or ())],
+        [*standard, *(options.get("callbacks") or ()), held],
         notes,
         env=plan.env,
         reference=source.reference,

@@ -135,8 +135,8 @@ def resume_training(
 ) -> TrainResult:
     """Go on exactly where a checkpoint was written, to a new total.
 
-    By default in the same run directory; from a checkpoint that is not its newest in a new one, so that
-    what came after it is not lost.
+    By default in the same run directory; from a checkpoint that is not its newest in a new one beside it, so
+    that what came after it is not lost. A file outside a run directory goes on in `runs` where one works.
     """
     file = resolve_checkpoint(path)
     state = load_run_state(file)
@@ -156,11 +156,11 @@ def resume_training(
         changes["total_timesteps"] = total_timesteps
     if online_timesteps is not None:
         changes["online_timesteps"] = online_timesteps
-    if output_dir is not None:
-        changes["output_dir"] = str(output_dir)
-    config = parse_config({**config.to_dict(), **changes})
     newest = file.parent.name == CHECKPOINT_FOLDER and file == newest_checkpoint(file.parent)
     in_place = output_dir is None and run_suffix is None and newest
+    if not in_place:
+        changes["output_dir"] = str(output_dir or place_for_new_run(file))
+    config = parse_config({**config.to_dict(), **changes})
     return train(
         config,
         run_suffix=run_suffix,
@@ -174,6 +174,12 @@ def resume_training(
         allow_changed_data=allow_changed_data,
         quiet=quiet,
     )
+
+
+def place_for_new_run(file: Path) -> Path:
+    """Beside the run of a checkpoint, or `runs` for a file from anywhere: files do not choose."""
+    in_run = file.parent.name == CHECKPOINT_FOLDER
+    return file.resolve().parent.parent.parent if in_run else Path("runs")
 
 
 def refuse_passed_phase(state: Mapping[str, Any], config: TrainConfig, total_timesteps: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from rl_training.config import ConfigModel, setting
+from rl_training.config.limits import MAX_BATCH, MAX_CRITICS, MAX_LAYERS, MAX_WIDTH
 
 
 class JudgeConfig(ConfigModel):
@@ -20,9 +21,13 @@ class JudgeConfig(ConfigModel):
         "fqe", "the value that is told: fitted values, or the mean of these and of the model's rollouts"
     )
 
-    members: int = setting(5, "value networks per policy, each on its own resample of the episodes", ge=2)
-    hidden_sizes: tuple[int, ...] = setting((64, 64), "widths of the value networks' hidden layers", ge=1)
-    batch_size: int = setting(128, "rows per update", ge=1)
+    members: int = setting(
+        5, "value networks per policy, each on its own resample of the episodes", ge=2, most=MAX_CRITICS
+    )
+    hidden_sizes: tuple[int, ...] = setting(
+        (64, 64), "widths of the value networks' hidden layers", ge=1, most=MAX_WIDTH, longest=MAX_LAYERS
+    )
+    batch_size: int = setting(128, "rows per update", ge=1, most=MAX_BATCH)
     learning_rate: float = setting(1e-3, "step size of the value networks; falls to a twentieth", gt=0)
     tau: float = setting(0.05, "share of the networks that their targets take over per update", gt=0, le=1)
     updates: int | None = setting(
@@ -34,8 +39,10 @@ class JudgeConfig(ConfigModel):
     )
 
     model_rollouts: bool = setting(True, "ask a learned model of the dynamics for a second opinion")
-    model_members: int = setting(5, "dynamics networks", ge=2)
-    model_hidden_sizes: tuple[int, ...] = setting((128, 128), "widths of their hidden layers", ge=1)
+    model_members: int = setting(5, "dynamics networks", ge=2, most=MAX_CRITICS)
+    model_hidden_sizes: tuple[int, ...] = setting(
+        (128, 128), "widths of their hidden layers", ge=1, most=MAX_WIDTH, longest=MAX_LAYERS
+    )
     model_updates: int = setting(4000, "updates of the dynamics networks", ge=1)
     rollout_starts: int = setting(200, "logged first states from which the model is rolled out", ge=1)
 

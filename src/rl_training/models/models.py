@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.config import ConfigModel, setting
+from rl_training.config.limits import MAX_CRITICS, MAX_LAYERS, MAX_QUANTILES, MAX_WIDTH
 from rl_training.core.errors import ConfigError
 from rl_training.models.actors import (
     Actor,
@@ -102,7 +103,9 @@ class CriticModel(PolicyModel):
 class SACNetworkConfig(NetworkConfig):
     """Keywords of `MLPSACModel`."""
 
-    num_critics: int = setting(2, "critics in the ensemble; targets take their minimum", ge=1)
+    num_critics: int = setting(
+        2, "critics in the ensemble; targets take their minimum", ge=1, most=MAX_CRITICS
+    )
     log_std_multiplier: float | None = setting(
         None, "learned scale of the policy's log std and its start value (CQL: 1.0); none: the network's own"
     )
@@ -133,8 +136,10 @@ class MLPSACModel(CriticModel):
 class TQCNetworkConfig(NetworkConfig):
     """Keywords of `MLPTQCModel`."""
 
-    num_critics: int = setting(5, "critics in the ensemble; their atoms are pooled in the target", ge=1)
-    num_quantiles: int = setting(25, "quantiles that each critic gives", ge=1)
+    num_critics: int = setting(
+        5, "critics in the ensemble; their atoms are pooled in the target", ge=1, most=MAX_CRITICS
+    )
+    num_quantiles: int = setting(25, "quantiles that each critic gives", ge=1, most=MAX_QUANTILES)
 
 
 class MLPTQCModel(CriticModel):
@@ -166,7 +171,7 @@ class MLPTQCModel(CriticModel):
 class REDQNetworkConfig(NetworkConfig):
     """Keywords of `MLPREDQModel`."""
 
-    num_critics: int = setting(10, "critics in the ensemble (N)", ge=1)
+    num_critics: int = setting(10, "critics in the ensemble (N)", ge=1, most=MAX_CRITICS)
     init: Initial = setting("xavier", "first weights; the authors' are Xavier with zero biases")
 
 
@@ -216,7 +221,11 @@ class AWACNetworkConfig(NetworkConfig):
     """Keywords of `MLPAWACModel`."""
 
     hidden_sizes: tuple[int, ...] = setting(
-        (256, 256, 256), "widths of the hidden layers, actor and critics", ge=1
+        (256, 256, 256),
+        "widths of the hidden layers, actor and critics",
+        ge=1,
+        most=MAX_WIDTH,
+        longest=MAX_LAYERS,
     )
     policy: Literal["unbounded", "tanh_mean", "squashed"] = setting(
         "unbounded",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.config import ConfigModel, setting
+from rl_training.config.limits import MAX_CRITICS
 from rl_training.core.errors import CheckpointError, ConfigError, UserError
 from rl_training.core.registry import Registry
 from rl_training.core.spaces import Spaces
@@ -60,7 +61,7 @@ class ActorFacts(ConfigModel):
 class CriticFacts(ConfigModel):
     """What a file says of the critics that an actor consults."""
 
-    num_critics: int = setting(..., "critics in the ensemble", ge=1)
+    num_critics: int = setting(..., "critics in the ensemble", ge=1, most=MAX_CRITICS)
     network: dict[str, Any] = setting(..., "the network as plain data")
     network_package: str | None = setting(None, "package that brought the network")
     cap: float | None = setting(None, "upper limit of the values")
@@ -80,13 +81,21 @@ def pack_policy(policy: Policy, member: int | None = None) -> dict[str, Any]:
 def unpack_policy(packed: Mapping[str, Any], device: torch.device | str = "cpu") -> Policy:
     """The policy that was packed, in single precision as it was learned."""
     try:
+        refuse_false_sizes(packed["actor"], packed["tensors"])
         actor = build_actor(packed["actor"])
         load_tensors(actor, packed["tensors"])
         steps = [transform_from_state(step) for step in packed["observation_steps"]]
-        return Policy(actor.to(device), Spaces.from_dict(packed["spaces"]), steps)
+        policy = Policy(actor, Spaces.from_dict(packed["spaces"]), steps)
+        with torch.no_grad():
+            actions = policy(torch.zeros(2, policy.spaces.obs_dim))
+        if actions.shape != (2, policy.spaces.action_dim) or not actions.isfinite().all():
+            raise CheckpointError(
+                f"the saved policy must give {policy.spaces.action_dim} finite numbers for an observation"
+            )
+        return policy.to(device)
     except UserError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as problem:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as problem:
         text = " ".join(str(problem).split())
         raise CheckpointError(
             f"the saved policy makes no sense ({type(problem).__name__}: {text})"
@@ -158,14 +167,31 @@ def missing_part(kind: str, name: str, package: str | None) -> str:
     return f"this file needs the {kind} {name!r}, which is not registered; {origin}, then open the file again"
 
 
+def refuse_false_sizes(described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Compare the sizes a file declares with the tensors in it before memory is taken for them."""
+    try:
+        with torch.device("meta"):
+            outline = build_actor(described)
+    except (RuntimeError, NotImplementedError, ValueError) as problem:
+        if isinstance(problem, UserError):
+            raise
+        return  # a registered network that cannot be built without memory
+    refuse_other_shapes(outline, tensors)
+
+
 def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Weights by name; a missing, extra or misshapen one is named."""
+    """Weights by name; a missing, extra, misshapen or broken one is named."""
+    refuse_other_shapes(module, tensors)
+    for name, tensor in tensors.items():
+        if not bool(tensor.isfinite().all()):
+            raise CheckpointError(f"policy tensor {name} holds NaN or infinity")
+    module.load_state_dict(dict(tensors))
+
+
+def refuse_other_shapes(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     wanted = module.state_dict()
     for name in sorted(wanted.keys() | tensors.keys()):
         found = tuple(tensors[name].shape) if name in tensors else "nothing"
         expected = tuple(wanted[name].shape) if name in wanted else "nothing"
         if found != expected:
             raise CheckpointError(f"policy tensor {name} must have shape {expected}, found {found}")
-        if not bool(tensors[name].isfinite().all()):
-            raise CheckpointError(f"policy tensor {name} holds NaN or infinity")
-    module.load_state_dict(dict(tensors))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.core.atomic import plain_json
 from rl_training.core.errors import UserError
+from rl_training.core.json_text import parse_json
 from rl_training.core.version import library_versions
 from rl_training.policies.version_1 import upgraded_metadata
 
@@ -56,7 +56,7 @@ def describe_policy(
 def parse_metadata(text: str, path: Path) -> dict[str, Any]:
     """The metadata of a file; one that a later version wrote is refused."""
     try:
-        metadata = json.loads(text)
+        metadata = parse_json(text)
         version = int(metadata["format_version"])
     except (ValueError, TypeError, KeyError) as problem:
         raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -12,8 +11,9 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from rl_training.config.yaml_text import parse_yaml
+from rl_training.config.yaml_text import read_yaml
 from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.json_text import parse_json
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
@@ -151,7 +151,7 @@ def read_run(run_dir: str | Path) -> RunRecord:
     """Read one run directory; files that are not there yet are fine, files of another format are not."""
     path = Path(run_dir)
     try:
-        config = parse_yaml((path / CONFIG_FILE).read_text(encoding="utf-8"), str(path / CONFIG_FILE))
+        config = read_yaml(path / CONFIG_FILE)
         summary = _read_summary(path / SUMMARY_FILE)
         rows = read_metrics(path)
     except ConfigError:
@@ -188,7 +188,7 @@ def _read_summary(path: Path) -> Mapping[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        summary = json.loads(path.read_bytes())
+        summary = parse_json(path.read_bytes())
     except ValueError as problem:
         raise UserError(
             f"{path} is not valid JSON ({problem}): delete it to have the run read as unfinished"

@@ -87,6 +87,20 @@ def leave_signals_to_the_parent() -> None:
         signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_SECONDS))
 
 
+def refuse_own_interrupt(error: BaseException) -> None:
+    """Ctrl-C where nobody else answers to it is the user's; any other way to end a process is a failure."""
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        raise error
+
+
+def as_flag(value: Any) -> bool:
+    """What an environment may call true or false: Python's or numpy's, or the numbers 0 and 1."""
+    flag = np.asarray(value)
+    if flag.size != 1 or flag.dtype.kind not in "biuf" or flag.reshape(-1)[0] not in (0, 1):
+        raise TypeError(f"terminated and truncated must be true or false, got {value!r}")
+    return bool(flag.reshape(-1)[0])
+
+
 class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """A sub-environment that says in its infos what went wrong, instead of raising or returning nonsense.
 
@@ -104,8 +118,11 @@ class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
         try:
             obs, reward, terminated, truncated, _ = self.env.step(action)
             reward = float(reward)
+            terminated = terminated if type(terminated) is bool else as_flag(terminated)
+            truncated = truncated if type(truncated) is bool else as_flag(truncated)
             complaint = self._complaint(obs)
-        except Exception as error:
+        except BaseException as error:
+            refuse_own_interrupt(error)
             return self._no_observation(), 0.0, False, False, {FAULT: f"raised {describe_error(error)}"}
         if not math.isfinite(reward):
             complaint = f"returned the reward {reward}, which is not finite"
@@ -119,7 +136,8 @@ class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
         try:
             obs, _ = self.env.reset(seed=seed)
             complaint = self._complaint(obs)
-        except Exception as error:
+        except BaseException as error:
+            refuse_own_interrupt(error)
             complaint = f"raised {describe_error(error)}"
         return (self._no_observation(), {FAULT: complaint}) if complaint else (obs, {})
 

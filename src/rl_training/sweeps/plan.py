@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rl_training.core.atomic import write_json_atomic
 from rl_training.core.errors import ConfigError
+from rl_training.core.json_text import parse_json
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.experiment.runs import directory_name
 from rl_training.experiment.training import run_name
@@ -50,7 +51,7 @@ class Task:
         return cls(
             tuple(
                 SweepRun(item["name"], parse_config(item["config"]), Path(item["run_dir"]))
-                for item in json.loads(text)
+                for item in parse_json(text)
             )
         )
 
@@ -108,7 +109,7 @@ def _stored_groups(output_dir: Path) -> list[list[str]]:
     if not path.is_file():
         return []
     try:
-        groups: list[list[str]] = json.loads(path.read_text(encoding="utf-8"))["groups"]
+        groups: list[list[str]] = parse_json(path.read_text(encoding="utf-8"))["groups"]
         return [[str(name) for name in names] for names in groups]
     except (ValueError, KeyError, TypeError, OSError) as problem:
         raise ConfigError(

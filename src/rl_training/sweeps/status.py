@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 from rl_training.core.checkpoints import CHECKPOINT_FOLDER, newest_checkpoint
 from rl_training.core.config_files import load_config
 from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.json_text import parse_json
 from rl_training.core.train_config import TrainConfig
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
@@ -87,7 +87,7 @@ def _progress(run_dir: Path) -> tuple[int, float | None]:
 def _read_json(path: Path) -> dict[str, Any]:
     """An object, or an empty one where the file is missing or unreadable."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

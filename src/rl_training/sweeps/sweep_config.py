@@ -14,7 +14,7 @@ from pydantic import field_validator
 
 from rl_training.config import ConfigModel, setting
 from rl_training.config.wording import did_you_mean, shown
-from rl_training.config.yaml_text import parse_yaml
+from rl_training.config.yaml_text import parse_yaml, read_yaml_text
 from rl_training.core.config_files import load_config
 from rl_training.core.errors import ConfigError
 from rl_training.core.train_config import TrainConfig, parse_config
@@ -64,7 +64,7 @@ def read_study(source: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     folder = files("rl_training") / "assets" / f"{kind}s"
     packaged = {file.name.removesuffix(".yaml"): file for file in folder.iterdir()}
     try:
-        text = path.read_text(encoding="utf-8") if path.is_file() or name not in packaged else None
+        text = read_yaml_text(path) if path.is_file() or name not in packaged else None
     except FileNotFoundError:
         raise ConfigError(
             f"{kind} {os.fspath(source)!r} is neither a file nor packaged{did_you_mean(name, packaged)}; "

@@ -18,11 +18,11 @@ from rl_training.core.config_files import config_to_yaml
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.extras import install_hint
 from rl_training.core.train_config import TrainConfig, parse_config
+from rl_training.experiment.claims import claim
 from rl_training.experiment.runs import directory_name
 from rl_training.experiment.training import run_name
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
-from rl_training.sweeps.claims import claim
 from rl_training.sweeps.local import become_worker, run_local
 from rl_training.sweeps.plan import SweepRun, Task
 from rl_training.sweeps.run_sweep import worker_count

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 
 from rl_training.core.atomic import write_json_atomic
 from rl_training.core.errors import RunFailed, UserError
+from rl_training.experiment.claims import claim, refuse_directory_in_use
 from rl_training.experiment.training import train
 from rl_training.experiment.workflows import resume_training
 from rl_training.runtime.callbacks.base import Callback
-from rl_training.sweeps.claims import claim
 from rl_training.sweeps.plan import SweepRun, Task
 from rl_training.sweeps.status import FAILURE_FILE, refuse_foreign, run_status
 
@@ -51,6 +51,7 @@ def _start(runs: Sequence[SweepRun], callbacks: Sequence[Callback] | None) -> No
     """Train from the first step in empty directories."""
     for run in runs:
         if run.run_dir.exists():
+            refuse_directory_in_use(run.run_dir)
             shutil.rmtree(run.run_dir)
     config = runs[0].config
     if len(runs) > 1:

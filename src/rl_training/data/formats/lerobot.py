@@ -6,7 +6,6 @@ and `next.truncated`, where it exists too, is not set.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from rl_training.config.data_fields import ColumnsConfig, DatasetSource
 from rl_training.core.errors import DataError
+from rl_training.core.json_text import parse_json
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.formats import Format
@@ -89,7 +89,7 @@ def is_lerobot(path: Path) -> bool:
 
 def _info(folder: Path) -> dict[str, Any]:
     try:
-        info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+        info = parse_json((folder / INFO_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise DataError(f"{folder}: {INFO_FILE} cannot be read ({problem})") from None
     if not isinstance(info, dict) or not isinstance(info.get("features"), dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from rl_training.config.data_fields import DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.core.extras import install_hint
+from rl_training.core.json_text import parse_json
 from rl_training.core.spaces import Spaces
 from rl_training.data.data_info import DataInfo, ReferenceReturns
 from rl_training.data.episode_log import EpisodeLog
@@ -126,7 +126,7 @@ def _describe(metadata: dict[str, Any], dataset_id: str, own: dict[str, Any]) ->
         )
     env_id = own.get("env_id")
     if env_id is None and metadata.get("env_spec"):
-        env_id = json.loads(metadata["env_spec"]).get("id")
+        env_id = parse_json(metadata["env_spec"]).get("id")
     return DataInfo(source=dataset_id, spaces=spaces, env_id=env_id, reference=reference)
 
 

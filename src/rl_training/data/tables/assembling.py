@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -11,6 +10,7 @@ import numpy as np
 
 from rl_training.config.data_fields import TableFields
 from rl_training.core.errors import DataError
+from rl_training.core.json_text import parse_json
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
@@ -204,7 +204,7 @@ def _info(filling: Filling, settings: TableFields, info: DataInfo) -> DataInfo:
 def stored_info(source: str, text: bytes) -> DataInfo:
     """What a file written here says about itself."""
     try:
-        stored = json.loads(text)
+        stored = parse_json(text)
     except ValueError:
         stored = {}
     return DataInfo.from_dict(source, stored if isinstance(stored, dict) else {})

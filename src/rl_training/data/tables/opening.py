@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 
 from rl_training.config.data_fields import TableFields
 from rl_training.core.errors import DataError
+from rl_training.core.json_text import parse_json
 from rl_training.data.tables.csv_text import (
     Dialect,
     csv_batches,
@@ -131,7 +131,7 @@ def _open_jsonl(path: Path) -> TableFile:
         line = bytes(stream.read(1 << 20)).lstrip().partition(b"\n")[0]
     if not line:
         raise DataError(f"{path}: the dataset is empty (0 rows)")
-    first = json.loads(line)
+    first = parse_json(line)
     if not isinstance(first, dict):
         raise DataError(f"{path}: every line must be a mapping of names to values, got {str(first)[:40]}")
     types = {}
