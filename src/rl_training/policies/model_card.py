@@ -55,11 +55,20 @@ $cpp
 Versions at export: $versions.
 """)
 
-LIMITS = """- The policy is deterministic; it was judged in the environment named above and nowhere else.
+LIMITS = """- The policy is deterministic; $tried
 - Observations far from the training data get an action like any other: nothing in the file notices them.
 - `load_policy` checks the size of an observation and refuses NaN and infinity; it does not
   check units or order of features.
-- Scores come from simulated episodes. They say nothing about safety on hardware."""
+- $origin"""
+
+SIMULATED = {
+    "tried": "it was tried out in the environment named above and nowhere else.",
+    "origin": "Scores come from simulated episodes. They say nothing about safety on hardware.",
+}
+NEVER_TRIED = {
+    "tried": "it was learned from a log and has never been tried out.",
+    "origin": "No episode was played with it: its value can only be estimated from a log (`rl-training judge`).",
+}
 
 
 def model_card(
@@ -67,7 +76,7 @@ def model_card(
 ) -> str:
     """The page, from what is in the file and from the scores of the same config under other seeds."""
     spaces = metadata["spaces"]
-    where = metadata["env_id"] or "an environment that is not named"
+    where = metadata["env_id"] or "the system that its log was recorded on"
     inside = ["observation normalisation"] if "normalize" in metadata["observation_steps"] else []
     inside += ["network", "action un-scaling", "clipping"]
     inside += ["mean and log std of the distribution"] if "log_std" in metadata["outputs"] else []
@@ -79,14 +88,14 @@ def model_card(
     return PAGE.substitute(
         names,
         title=f"{metadata['algo_class']} policy for {where}",
-        summary=f"`{file_name}` acts in {where}; it was trained by {metadata['algo_class']}.",
+        summary=f"`{file_name}` acts on {where}; it was trained by {metadata['algo_class']}.",
         low=spaces["action_low"],
         high=spaces["action_high"],
         inside=", ".join(inside),
         head=metadata["actor"]["draws"],
         scores=scores_text(metadata, seeds),
         training=training_rows(metadata),
-        limits=LIMITS,
+        limits=Template(LIMITS).substitute(SIMULATED if metadata["env_id"] else NEVER_TRIED),
         libraries=LIBRARIES[format],
         python=Template(PYTHON[format]).substitute(names),
         cpp=Template(CPP[format]).substitute(names),
@@ -124,7 +133,7 @@ def own_score(metadata: Mapping[str, Any]) -> str:
     scores, seed = metadata["scores"], metadata["training"]["seed"]
     mean, std, count = (scores.get(f"eval_{name}") for name in ("return_mean", "return_std", "episodes"))
     if mean is None or not count:
-        return "This policy was not evaluated during training."
+        return "This policy was not tried out during training."
     text = f"Seed {seed}: mean return {mean:.1f} over {count} episode(s) (std {std:.1f})"
     if count > 1:
         interval = student_interval(mean, std * math.sqrt(count / (count - 1)), count)
