@@ -67,7 +67,7 @@ SIMULATED = {
 }
 NEVER_TRIED = {
     "tried": "it was learned from a log and has never been tried out.",
-    "origin": "No episode was played with it: its value can only be estimated from a log (`rl-training judge`).",
+    "origin": "No episode was played with it; `rl-training judge` estimates its value from a log.",
 }
 
 
