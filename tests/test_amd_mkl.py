@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src"
 STATE = (
     "import sys; from rl_training.core import amd_mkl\n"
-    "from rl_training.experiment.runs import library_versions\n"
+    "from rl_training.core.version import library_versions\n"
     "print(amd_mkl.active(), library_versions().get('mkl_path'), 'torch' in sys.modules)\n"
 )
 possible = pytest.mark.skipif(

@@ -164,8 +164,8 @@ def test_constant_critics_give_the_volume_of_the_action_box(action_dim: int) -> 
     """With Q = 0 the corrected estimate is log 2^A whatever the policy; it tests the densities."""
     learner = CQL(small_model(action_dim=action_dim), num_cql_samples=4000)
     with torch.no_grad():
-        learner.policy.net.output.weight.zero_()
-        learner.policy.net.output.bias.copy_(torch.tensor([0.4] * action_dim + [0.1] * action_dim))
+        learner.gaussian.net.output.weight.zero_()
+        learner.gaussian.net.output.bias.copy_(torch.tensor([0.4] * action_dim + [0.1] * action_dim))
         batch = random_batch(rows=8, action_dim=action_dim)
         _, log_density = learner.draw_actions(batch, noise_for(learner, 8))
         estimate = conservative.soft_maximum(torch.zeros_like(log_density), log_density)

@@ -114,7 +114,7 @@ def test_the_actor_sees_the_critics_before_their_step() -> None:
     noise = {"current": flat.reshape(2, checks.BATCH, checks.ACTIONS)[1]}
     assert list(shapes) == ["next", "current", "subset"]
     loss, _ = expected.actor_loss(batch, noise, "full")
-    expected.descend("actor", loss)
+    expected.minimize("actor", loss)
     metrics = ours.update(batch, global_step=0).metrics
     assert metrics["actor_loss"] == pytest.approx(loss.item(), rel=1e-6)
     for a, b in zip(ours.actor.parameters(), expected.actor.parameters(), strict=True):

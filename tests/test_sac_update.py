@@ -173,7 +173,7 @@ def test_each_loss_reaches_only_what_it_trains() -> None:
     gradients = learner.gradients("actor", actor_loss)
     assert len(gradients) == len(list(learner.actor.parameters()))
     before = [parameter.clone() for parameter in learner.critic.parameters()]
-    learner.descend("actor", learner.actor_loss(batch, noise, "full")[0])
+    learner.minimize("actor", learner.actor_loss(batch, noise, "full")[0])
     assert all(torch.equal(a, b) for a, b in zip(before, learner.critic.parameters(), strict=True))
 
 

@@ -24,10 +24,10 @@ from rl_training.core.checkpoint_format import (
 )
 from rl_training.core.errors import CheckpointError
 from rl_training.core.json_text import parse_json
+from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.run_state import check_run_state
 
 FORMAT_VERSION = 2
-CHECKPOINT_FOLDER = "checkpoints"
 BEST_NAME = "best.safetensors"
 _STEP_NAME = re.compile(r"step_([0-9]+)\.safetensors")
 

@@ -4,8 +4,6 @@ import platform
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from rl_training.core import amd_mkl
-
 VERSION = "0.1.0"
 
 
@@ -15,6 +13,8 @@ def library_versions() -> dict[str, str]:
     `mkl_path` is there only where the products were taken another way than usual, which changes rounding.
     """
     packages = {name: installed_version(name) for name in ("torch", "numpy", "gymnasium")}
+    from rl_training.core import amd_mkl  # which most processes never need
+
     path = {"mkl_path": "amd"} if amd_mkl.active() else {}
     return {"python": platform.python_version(), "rl_training": VERSION, **packages, **path}
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from rl_training.core.atomic import reason, replace_file, write_text_atomic
-from rl_training.core.checkpoints import CHECKPOINT_FOLDER, load_run_state, resolve_checkpoint
+from rl_training.core.checkpoints import load_run_state, resolve_checkpoint
 from rl_training.core.errors import UserError
+from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.spaces import FloatArray
 from rl_training.core.transforms import ObservationNormalizer
 from rl_training.experiment.seed_scores import sister_scores

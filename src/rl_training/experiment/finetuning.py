@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.algorithms.recipe import get_recipe
-from rl_training.core.checkpoints import CHECKPOINT_FOLDER, load_run_state, resolve_checkpoint
+from rl_training.core.checkpoints import load_run_state, resolve_checkpoint
 from rl_training.core.errors import CheckpointError, ConfigError
+from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.training import train

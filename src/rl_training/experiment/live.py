@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy.typing as npt
 
 from rl_training.algorithms.learner import Learner
-from rl_training.core.checkpoints import CHECKPOINT_FOLDER, load_run_state, resolve_checkpoint
+from rl_training.core.checkpoints import load_run_state, resolve_checkpoint
 from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.spaces import FloatArray
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset

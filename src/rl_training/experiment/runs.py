@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.core.atomic import plain_json, reason, write_json_atomic
-from rl_training.core.checkpoints import CHECKPOINT_FOLDER
 from rl_training.core.errors import UserError
+from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.version import library_versions
 
 CONFIG_FILE = "config.yaml"

@@ -10,14 +10,10 @@ import gymnasium as gym
 import numpy.typing as npt
 
 from rl_training.core.algorithms import ALGORITHMS
-from rl_training.core.checkpoints import (
-    CHECKPOINT_FOLDER,
-    load_run_state,
-    newest_checkpoint,
-    resolve_checkpoint,
-)
+from rl_training.core.checkpoints import load_run_state, newest_checkpoint, resolve_checkpoint
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import CheckpointError, ConfigError
+from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.spaces import FloatArray
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.data_info import ReferenceReturns

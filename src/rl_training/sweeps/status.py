@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_training.core.checkpoints import CHECKPOINT_FOLDER, newest_checkpoint
+from rl_training.core.checkpoints import newest_checkpoint
 from rl_training.core.config_files import load_config
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.json_text import parse_json
+from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.train_config import TrainConfig
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
