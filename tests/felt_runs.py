@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from felt_data import BESIDE_DATA, BY_ID, DATA
+from felt_data import BESIDE_DATA, BOUNDS, BY_ID, DATA, FILE
 from felt_settings import REFUSED, Felt, to
 
 EVALUATED: dict[str, Any] = {"eval_interval": 2, "eval_episodes": 1}
@@ -63,8 +63,18 @@ FINE_TUNING: dict[str, Felt] = {
 }
 """Settings of the online phase that follows offline training."""
 
+JUDGED: dict[str, Any] = {**FILE, **BOUNDS, "judge_at_end": True, "judge_updates": 2}
+JUDGING: dict[str, Felt] = {
+    "judge_at_end": to(True, **FILE, **BOUNDS, judge_updates=200),
+    "judge_gamma": to(0.5, **JUDGED),
+    "judge_rows": to(8, **JUDGED),
+    "judge_updates": to(3, **JUDGED),
+}
+"""Settings of the judgement that ends a run without an environment."""
+
 OFFLINE: dict[str, Felt] = {
     **CONTROL,
+    **JUDGING,
     **RUN_CONFIG,
     **DATA,
     **{name: Felt(felt.values, {**GOES_ON, **felt.given}) for name, felt in FINE_TUNING.items()},

@@ -39,6 +39,26 @@ def report(result: TrainResult, *, quiet: bool) -> None:
         print_table(("result", "value"), _result_rows(result))
 
 
+def _estimated(result: TrainResult) -> list[tuple[str, str]]:
+    """What the log says of the policy, or why it says nothing; marked as estimated everywhere."""
+    metrics = result.metrics
+    value = metrics.get("judge_value")
+    if result.members:
+        if value is None:
+            return []
+        spread = f"{value:.4g} ± {metrics['judge_value_std']:.4g}"
+        verdicts = [str(member.metrics["judge_verdict"]) for member in result.members]
+        told = ", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts)))
+        return [(f"estimated value, {len(result.members)} seeds", spread), ("judged by the log", told)]
+    note = metrics.get("judge_note")
+    if value is None:
+        return [] if note is None else [("estimated value", note)]
+    interval = f"{value:.4g} [{metrics['judge_low']:.4g}, {metrics['judge_high']:.4g}]"
+    rows = [("estimated value [90 %]", interval)]
+    rows.append(("estimated value of the logged behaviour", f"{metrics['judge_behaviour']:.4g}"))
+    return [*rows, (f"judged by the log: {metrics['judge_verdict']}", str(note))]
+
+
 def _result_rows(result: TrainResult) -> list[tuple[str, str]]:
     metrics = result.metrics
     rows = [("steps", f"{metrics['global_step']:,}"), ("gradient updates", f"{metrics['gradient_steps']:,}")]
@@ -50,6 +70,7 @@ def _result_rows(result: TrainResult) -> list[tuple[str, str]]:
         if result.members:
             what = f"{len(result.members)} seeds"
         rows.append((f"return over {what}", spread))
+    rows += _estimated(result)
     if metrics.get("eval_normalized_score") is not None and not result.members:
         reference = metrics["eval_normalized_score_reference"]
         rows.append((f"normalised score ({reference})", f"{metrics['eval_normalized_score']:.1f}"))

@@ -10,6 +10,7 @@ from pydantic import field_validator, model_validator
 from rl_training.config.data_kinds import AUTO, BUILTIN_FORMATS, COLLECTED_KINDS, MIX, NO_DATA, kind_problem
 from rl_training.config.errors import ConfigError
 from rl_training.config.fields import setting
+from rl_training.config.judge_fields import SelfJudgingFields
 from rl_training.config.limits import MAX_N_STEP, MAX_ROWS
 from rl_training.config.model import ConfigModel
 from rl_training.config.run_fields import ControlFields, FineTuneFields, RewardFields, ShareFields
@@ -242,7 +243,7 @@ class OfflineDataFields(DatasetSource, RewardFields):
         return problems
 
 
-class OfflineFields(ControlFields, FineTuneFields, OfflineDataFields):
+class OfflineFields(ControlFields, FineTuneFields, SelfJudgingFields, OfflineDataFields):
     """How an offline run gets its data and trains on it, and how it goes on in an environment."""
 
 

@@ -29,6 +29,7 @@ from rl_training.data.derived_fields import DERIVATIONS, Discounting, check_need
 from rl_training.data.disk_mix import disk_concatenation
 from rl_training.data.episode_transforms import best_episodes, split_episodes, with_n_step
 from rl_training.data.fingerprint import fingerprint
+from rl_training.data.logged_episodes import LoggedEpisodes
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets
 from rl_training.data.validation import CHUNK_ROWS
@@ -48,6 +49,8 @@ class PreparedDataset:
     summary: dict[str, Any]
     validation: TransitionDataset | None = None
     """whole episodes held out of training (`validation_share`), in the same units as `dataset`"""
+    logged: LoggedEpisodes | str | None = None
+    """episodes in the units of the log for a judgement, or why there can be none; none: not asked for"""
 
 
 @dataclass(frozen=True)

@@ -95,4 +95,7 @@ def combine(results: Sequence[TrainResult]) -> TrainResult:
     metrics = dict(first.metrics)
     if None not in returns:
         metrics |= {"eval_return_mean": fmean(returns), "eval_return_std": pstdev(returns)}
+    values = [value for result in results if (value := result.metrics.get("judge_value")) is not None]
+    if len(values) == len(results):
+        metrics |= {"judge_value": fmean(values), "judge_value_std": pstdev(values)}
     return TrainResult(first.run_dir, first.checkpoint_path, metrics, tuple(results))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 
 from rl_training.algorithms.learner import Learner
-from rl_training.algorithms.recipe import Recipe, get_recipe
+from rl_training.algorithms.recipe import get_recipe
 from rl_training.algorithms.stacking import stack_learners
 from rl_training.config.data_fields import OfflineFields
-from rl_training.config.run_fields import ControlFields, OnlineFields
+from rl_training.config.run_fields import OnlineFields
 from rl_training.core.atomic import write_text_atomic
 from rl_training.core.config_files import config_to_yaml
 from rl_training.core.devices import choose_device
@@ -25,20 +22,15 @@ from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.train_config import TrainConfig
 from rl_training.experiment.claims import DirectoryClaim
 from rl_training.experiment.execution import close_all, combine, execute
-from rl_training.experiment.logging import MetricsLogger
-from rl_training.experiment.metrics_log import MetricsLog, Progress
 from rl_training.experiment.network_checks import check_network
+from rl_training.experiment.plans import Plan, update_budget
 from rl_training.experiment.run_options import RunOptions, check_parts
 from rl_training.experiment.runs import create_run_dir
-from rl_training.experiment.saving import Checkpoints
-from rl_training.experiment.trackers import open_trackers
-from rl_training.runtime.callbacks.base import Callback
-from rl_training.runtime.callbacks.evaluation import EarlyStopping, Evaluation
-from rl_training.runtime.callbacks.schedule import LearningRateSchedule
+from rl_training.experiment.self_judging import Bench
+from rl_training.experiment.standard_callbacks import standard_callbacks
 from rl_training.runtime.compiling import apply_compile
-from rl_training.runtime.environments import EnvMaker, env_maker
+from rl_training.runtime.environments import env_maker
 from rl_training.runtime.loop import Phase, Trainer
-from rl_training.runtime.progress import ProgressDisplay
 from rl_training.runtime.run import Run, RunNotes, TrainResult
 from rl_training.runtime.sources.base import RunSource
 from rl_training.runtime.sources.offline import OfflineSource
@@ -46,21 +38,6 @@ from rl_training.runtime.sources.online import OnlineSource
 from rl_training.runtime.wrappers import load_wrappers
 
 PhasesOf = Callable[[RunSource, Learner, dict[str, Any] | None], list[Phase]]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is settled before the first network is built."""
-
-    recipe: Recipe
-    settings: ControlFields
-    configs: Sequence[TrainConfig]
-    env: EnvMaker | None
-    options: RunOptions
-
-    @property
-    def saved(self) -> dict[str, Any] | None:
-        return self.options.get("checkpoint_state")
 
 
 def train(config: TrainConfig, **options: Unpack[RunOptions]) -> TrainResult:
@@ -79,7 +56,11 @@ def assemble(plan: Plan, phases_of: PhasesOf | None = None) -> tuple[Trainer, li
     with restoring() if plan.saved is not None else nullcontext():
         phases = (phases_of or default_phases)(source, learner, plan.saved)
     notes = make_notes(plan, source, phases, compiled=apply_compile_setting(plan, learner, phases))
-    runs = [make_run(plan, source, notes, each, first=index == 0) for index, each in enumerate(plan.configs)]
+    bench = make_bench(plan, source)
+    runs = [
+        make_run(plan, source, notes, each, bench, first=index == 0)
+        for index, each in enumerate(plan.configs)
+    ]
     trainer = Trainer(
         learner,
         phases,
@@ -130,8 +111,15 @@ def make_source(plan: Plan) -> RunSource:
         source = OnlineSource(plan.configs, settings, plan.env, dataset=dataset, saved=saved)
     else:
         assert isinstance(settings, OfflineFields)
-        needs = plan.recipe.learner.needs
-        source = OfflineSource(plan.configs, settings, needs, env=plan.env, dataset=dataset, saved=saved)
+        source = OfflineSource(
+            plan.configs,
+            settings,
+            plan.recipe.learner.needs,
+            env=plan.env,
+            dataset=dataset,
+            saved=saved,
+            keep_logged=plan.judges_itself,
+        )
     if saved is not None and not plan.options.get("allow_changed_data"):
         refuse_changed_data(saved["dataset"], source.summary)
     return source
@@ -196,7 +184,22 @@ def make_notes(plan: Plan, source: RunSource, phases: Sequence[Phase], *, compil
     )
 
 
-def make_run(plan: Plan, source: RunSource, notes: RunNotes, config: TrainConfig, *, first: bool) -> Run:
+def make_bench(plan: Plan, source: RunSource) -> Bench | None:
+    """What judges the policies of all seeds in the end, where the run judges itself."""
+    if not plan.judges_itself or not isinstance(source, OfflineSource):
+        return None
+    return Bench(source.logged, source.settings)
+
+
+def make_run(
+    plan: Plan,
+    source: RunSource,
+    notes: RunNotes,
+    config: TrainConfig,
+    bench: Bench | None,
+    *,
+    first: bool,
+) -> Run:
     """One seed's directory and callbacks; of a stack, the first seed alone shows its progress."""
     options = plan.options
     directory = options.get("run_dir") or create_run_dir(
@@ -205,7 +208,7 @@ def make_run(plan: Plan, source: RunSource, notes: RunNotes, config: TrainConfig
     held = DirectoryClaim(directory)
     write_text_atomic(directory / "config.yaml", config_to_yaml(config, settings=plan.settings))
     standard = standard_callbacks(
-        plan, config, directory, notes, quiet=options.get("quiet", False) or not first
+        plan, config, directory, notes, bench, quiet=options.get("quiet", False) or not first
     )
     return Run(
         config,
@@ -217,27 +220,6 @@ def make_run(plan: Plan, source: RunSource, notes: RunNotes, config: TrainConfig
         reference=source.reference,
         evaluators=options.get("evaluators") or (),
     )
-
-
-def standard_callbacks(
-    plan: Plan, config: TrainConfig, run_dir: Path, notes: RunNotes, *, quiet: bool
-) -> list[Callback]:
-    """Every cross-cutting concern of a run, in the order in which it sees a step."""
-    settings = plan.settings
-    resumed_at = None if plan.saved is None else plan.saved["counters"]["global_step"]
-    trackers = open_trackers(config.trackers, run_dir, config.to_dict())
-    trackers += list(plan.options.get("trackers") or ())
-    logger = MetricsLogger(run_dir, resume_from_step=resumed_at, trackers=trackers)
-    chosen: list[Callback] = [MetricsLog(logger, config.log_interval), Evaluation(settings.eval_interval)]
-    if settings.learning_rate_schedule != "constant" or settings.warmup_steps:
-        chosen.insert(0, LearningRateSchedule(notes.schedule_steps))
-    if settings.early_stopping is not None:
-        chosen.append(EarlyStopping(settings.early_stopping))
-    checkpoints = Checkpoints(
-        config.checkpoint_interval, keep=settings.keep_checkpoints, save_best=settings.save_best
-    )
-    total = config.total_timesteps + config.online_timesteps
-    return [*chosen, checkpoints, Progress(ProgressDisplay(quiet=quiet), total)]
 
 
 def restore(trainer: Trainer, run: Run, saved: dict[str, Any]) -> None:
@@ -255,15 +237,6 @@ def seed_configs(config: TrainConfig) -> list[TrainConfig]:
     if config.seeds is None:
         return [config]
     return [config.model_copy(update={"seed": seed, "seeds": None}) for seed in config.seeds]
-
-
-def update_budget(settings: ControlFields, rows: int | None) -> int | None:
-    """The smaller of `max_updates` and `max_epochs` passes over the data."""
-    limits = [settings.max_updates]
-    if settings.max_epochs is not None and rows is not None:
-        limits.append(settings.max_epochs * math.ceil(rows / settings.batch_size))
-    given = [limit for limit in limits if limit is not None]
-    return min(given) if given else None
 
 
 def run_name(config: TrainConfig) -> str:

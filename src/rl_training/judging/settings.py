@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from rl_training.config import ConfigModel, setting
 from rl_training.config.limits import MAX_BATCH, MAX_CRITICS, MAX_LAYERS, MAX_WIDTH
+from rl_training.data.logged_episodes import FEWEST_EPISODES
 
 
 class JudgeConfig(ConfigModel):
@@ -58,7 +59,7 @@ class JudgeConfig(ConfigModel):
         gt=0,
     )
 
-    min_episodes: int = setting(20, "with fewer episodes the verdict is refused", ge=1)
+    min_episodes: int = setting(FEWEST_EPISODES, "with fewer episodes the verdict is refused", ge=1)
     falsification_error_limit: float = setting(
         0.5, "largest error of the behaviour's mean value, as a share of the spread of its returns", gt=0
     )

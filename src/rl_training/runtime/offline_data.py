@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from rl_training.algorithms.recipe import get_recipe
-from rl_training.config.data_fields import DatasetSource, OfflineDataFields
+from rl_training.config.data_fields import DatasetSource, OfflineDataFields, OfflineFields
 from rl_training.config.data_kinds import COLLECTED_KINDS, MIX
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.spaces import Spaces
 from rl_training.core.train_config import TrainConfig
 from rl_training.data.dataset_loaders import load_source
+from rl_training.data.logged_episodes import LoggedEpisodes, logged_episodes
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.processing import Fitted, PreparedDataset, process_offline_dataset
 from rl_training.data.reference_scores import reference_returns
@@ -32,11 +36,13 @@ def build_offline_dataset(
     needs: frozenset[str] | None = None,
     env: EnvLike | None = None,
     fitted: Fitted | None = None,
+    keep_logged: bool = False,
 ) -> PreparedDataset:
     """The one place that prepares training data; `dataset` in memory replaces the config's recipe.
 
     `needs` are the optional fields that the learner asks for (default: those of the config's algorithm);
-    `fitted` is what an earlier part of the run found in the data.
+    `fitted` is what an earlier part of the run found in the data; `keep_logged` keeps episodes as they were
+    logged beside what is trained on.
     """
     settings = data_settings(config)
     limits: list[int | None] | None
@@ -52,7 +58,8 @@ def build_offline_dataset(
         limits = [source.dataset_size for _, source in sources]
         by_time = [source.discount_by_time for _, source in sources]
     info, learner = parts[0].info, get_recipe(config.algo).learner
-    return process_offline_dataset(
+    logged = _logged(parts, settings, any(by_time)) if keep_logged else None
+    prepared = process_offline_dataset(
         parts,
         settings,
         infer_env_spaces(config, dataset=parts[0], env=env) if fitted is None else fitted.spaces,
@@ -71,6 +78,18 @@ def build_offline_dataset(
         uses_rewards=learner.uses_rewards,
         fitted=fitted,
     )
+    return replace(prepared, logged=logged)
+
+
+def _logged(
+    parts: Sequence[TransitionDataset], settings: OfflineDataFields, by_time: bool
+) -> LoggedEpisodes | str | None:
+    if not isinstance(settings, OfflineFields):
+        return None
+    try:
+        return logged_episodes(parts, settings, by_time)
+    except DataError as problem:
+        return str(problem)
 
 
 def infer_env_spaces(

@@ -36,7 +36,7 @@ class TrainResult:
     """What a finished run leaves: its directory, its last checkpoint and its final numbers.
 
     Of several seeds trained together, `members` holds one result each; the rest speaks of the first seed,
-    but for the evaluation return, which is the mean over seeds.
+    but for the evaluation return and the estimated value, which are means over seeds.
     """
 
     run_dir: Path

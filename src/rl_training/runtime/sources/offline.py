@@ -14,6 +14,7 @@ from rl_training.core.errors import DataError
 from rl_training.core.train_config import TrainConfig
 from rl_training.core.transforms import ObservationNormalizer, RewardTransform, Transform
 from rl_training.data.data_info import ReferenceReturns
+from rl_training.data.logged_episodes import LoggedEpisodes
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.processing import Fitted, failure_reward
 from rl_training.policies.saved import policy_of_state
@@ -46,9 +47,11 @@ class OfflineSource:
         env: EnvLike | None = None,
         dataset: TransitionDataset | None = None,
         saved: Mapping[str, Any] | None = None,
+        keep_logged: bool = False,
     ) -> None:
         self.configs, self.settings, self.env = configs, settings, env
         self.dataset: TransitionDataset | None = None
+        self.logged: LoggedEpisodes | str | None = None
         fitted = None if saved is None else fitted_of_state(saved)
         if env is not None and fitted is not None:
             found = spaces_of(env, configs[0].env_kwargs)
@@ -56,8 +59,10 @@ class OfflineSource:
         if saved is not None and fitted is not None and self._has_left_the_data(saved):
             self._take_over(saved, fitted)
             return
-        prepared = build_offline_dataset(configs[0], dataset=dataset, needs=needs, env=env, fitted=fitted)
-        self.dataset = prepared.dataset
+        prepared = build_offline_dataset(
+            configs[0], dataset=dataset, needs=needs, env=env, fitted=fitted, keep_logged=keep_logged
+        )
+        self.dataset, self.logged = prepared.dataset, prepared.logged
         self.spaces = prepared.spaces
         self.rewards = prepared.reward_transform
         self.observation_steps = steps_of(prepared.normalizer)
