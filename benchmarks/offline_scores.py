@@ -1,9 +1,10 @@
-"""Scores of offline algorithms on D4RL-style HDF5 files, with the packaged locomotion presets.
+"""Scores of offline algorithms on D4RL-style HDF5 files, with packaged presets.
 
     python benchmarks/offline_scores.py --data DIR/halfcheetah-medium-v0.hdf5 \
         --reference=-280.67,16673.12 --algo td3_bc:50000 --algo iql:50000 --algo awac:30000 --seeds 0 1
 
-One run per algorithm and seed; finished runs are found again and not repeated, so the command can be
+`td3_bc` is the preset td3_bc/locomotion; another one is named whole (`rebrac/hopper_medium_replay:50000`).
+One run per preset and seed; finished runs are found again and not repeated, so the command can be
 stopped and repeated, and several of them can share an output directory. The table gives the last evaluation
 (10 episodes of the deterministic policy, raw rewards) as mean and standard deviation over seeds, normalised
 by the two reference returns. `--minutes` stops a run after that much processor time.
@@ -44,18 +45,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="HDF5 file; its env_id attribute is used")
     parser.add_argument("--env-id", help="environment, where the file does not name it")
     parser.add_argument("--reference", required=True, help="returns of score 0 and 100: RANDOM,EXPERT")
-    parser.add_argument("--algo", action="append", required=True, help="NAME:UPDATES, may be repeated")
+    parser.add_argument("--algo", action="append", required=True, help="PRESET:UPDATES, may be repeated")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE for every run")
     parser.add_argument("--minutes", type=float, help="processor time per run")
     parser.add_argument("--output-dir", type=Path, default=Path("benchmarks/results/offline_scores"))
     return parser.parse_args()
 
 
 def result_of(
-    options: argparse.Namespace, env_id: str, algo: str, updates: int, seed: int
+    options: argparse.Namespace, env_id: str, preset: str, updates: int, seed: int
 ) -> dict[str, float]:
     """Train one run, or read what an earlier call has left."""
-    file = options.output_dir / f"{options.data.stem}-{algo}-{updates}-s{seed}.json"
+    file = options.output_dir / f"{options.data.stem}-{preset.replace('/', '-')}-{updates}-s{seed}.json"
     if file.is_file():
         result: dict[str, float] = json.loads(file.read_text())
         return result
@@ -74,11 +76,12 @@ def result_of(
         "algo_kwargs.reference_min_return": low,
         "algo_kwargs.reference_max_return": high,
     }
-    config = load_config(f"{algo}/locomotion", [f"{name}={value}" for name, value in changes.items()])
+    name = preset if "/" in preset else f"{preset}/locomotion"
+    config = load_config(name, [f"{key}={value}" for key, value in changes.items()] + options.set)
     start = time.process_time()
-    run = get_algorithm_spec(algo).train_fn(config, callbacks=[ProcessorBudget(options.minutes)])
+    run = get_algorithm_spec(config.algo).train_fn(config, callbacks=[ProcessorBudget(options.minutes)])
     if run.metrics["signal"] is not None:
-        raise SystemExit(f"{algo} seed {seed} was stopped after {run.metrics['gradient_steps']} updates")
+        raise SystemExit(f"{preset} seed {seed} was stopped after {run.metrics['gradient_steps']} updates")
     names = ("eval_return_mean", "eval_normalized_score", "gradient_steps")
     result = {name: run.metrics[name] for name in names}
     result["processor_seconds"] = time.process_time() - start
@@ -91,16 +94,16 @@ def main() -> None:
     options = arguments()
     with h5py.File(options.data) as file:
         env_id = options.env_id or str(file.attrs["env_id"])
-    print("| data | algorithm | updates | seeds | return | score | processor minutes per run |")
+    print("| data | preset | updates | seeds | return | score | processor minutes per run |")
     print("|---|---|---|---|---|---|---|")
     for each in options.algo:
-        algo, _, updates = each.partition(":")
-        results = [result_of(options, env_id, algo, int(updates), seed) for seed in options.seeds]
+        preset, _, updates = each.partition(":")
+        results = [result_of(options, env_id, preset, int(updates), seed) for seed in options.seeds]
         returns, scores = ([r[key] for r in results] for key in ("eval_return_mean", "eval_normalized_score"))
         made = "/".join(str(int(r["gradient_steps"])) for r in results)
         minutes = fmean(r["processor_seconds"] for r in results) / 60
         print(
-            f"| {options.data.stem} | {algo} | {made} | {len(results)} | {fmean(returns):.0f} ± "
+            f"| {options.data.stem} | {preset} | {made} | {len(results)} | {fmean(returns):.0f} ± "
             f"{pstdev(returns):.0f} | {fmean(scores):.1f} ± {pstdev(scores):.1f} | {minutes:.1f} |",
             flush=True,
         )
