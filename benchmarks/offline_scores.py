@@ -15,8 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean, pstdev
+from typing import Any
 
 import h5py
 
@@ -24,6 +26,9 @@ from rl_training.experiment.config import load_config
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
+
+ResultOf = Callable[[argparse.Namespace, str, str, int, int], Mapping[str, Any]]
+"""Options, environment, name of what is trained, updates, seed -> what one run ended with."""
 
 
 class ProcessorBudget(Callback):
@@ -38,19 +43,31 @@ class ProcessorBudget(Callback):
             run.request_stop("processor budget used up")
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Options that the scores of ours and of other code have in common."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, help="HDF5 file; its env_id attribute is used")
-    parser.add_argument("--env-id", help="environment, where the file does not name it")
-    parser.add_argument("--reference", required=True, help="returns of score 0 and 100: RANDOM,EXPERT")
-    parser.add_argument("--algo", action="append", required=True, help="PRESET:UPDATES, may be repeated")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE for every run")
-    parser.add_argument("--minutes", type=float, help="processor time per run")
-    parser.add_argument("--output-dir", type=Path, default=Path("benchmarks/results/offline_scores"))
-    return parser.parse_args()
+    made.add_argument("--data", type=Path, required=True, help="HDF5 file; its env_id attribute is used")
+    made.add_argument("--env-id", help="environment, where the file does not name it")
+    made.add_argument("--reference", required=True, help="returns of score 0 and 100: RANDOM,EXPERT")
+    made.add_argument("--algo", action="append", required=True, help="NAME:UPDATES, may be repeated")
+    made.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    made.add_argument("--output-dir", type=Path, default=Path("benchmarks/results/offline_scores"))
+    return made
+
+
+def arguments() -> argparse.Namespace:
+    made = parser(__doc__)
+    made.add_argument("--set", action="append", default=[], help="KEY=VALUE for every run")
+    made.add_argument("--minutes", type=float, help="processor time per run")
+    return made.parse_args()
+
+
+def reference(options: argparse.Namespace) -> tuple[float, float]:
+    """Returns of score 0 and 100."""
+    low, high = (float(part) for part in options.reference.split(","))
+    return low, high
 
 
 def result_of(
@@ -61,7 +78,7 @@ def result_of(
     if file.is_file():
         result: dict[str, float] = json.loads(file.read_text())
         return result
-    low, high = (float(part) for part in options.reference.split(","))
+    low, high = reference(options)
     changes = {
         "env_id": env_id,
         "seed": seed,
@@ -90,24 +107,23 @@ def result_of(
     return result
 
 
-def main() -> None:
-    options = arguments()
+def print_table(options: argparse.Namespace, result_of: ResultOf) -> None:
     with h5py.File(options.data) as file:
         env_id = options.env_id or str(file.attrs["env_id"])
-    print("| data | preset | updates | seeds | return | score | processor minutes per run |")
+    print("| data | algorithm | updates | seeds | return | score | processor minutes per run |")
     print("|---|---|---|---|---|---|---|")
     for each in options.algo:
-        preset, _, updates = each.partition(":")
-        results = [result_of(options, env_id, preset, int(updates), seed) for seed in options.seeds]
+        name, _, updates = each.partition(":")
+        results = [result_of(options, env_id, name, int(updates), seed) for seed in options.seeds]
         returns, scores = ([r[key] for r in results] for key in ("eval_return_mean", "eval_normalized_score"))
         made = "/".join(str(int(r["gradient_steps"])) for r in results)
         minutes = fmean(r["processor_seconds"] for r in results) / 60
         print(
-            f"| {options.data.stem} | {preset} | {made} | {len(results)} | {fmean(returns):.0f} ± "
+            f"| {options.data.stem} | {name} | {made} | {len(results)} | {fmean(returns):.0f} ± "
             f"{pstdev(returns):.0f} | {fmean(scores):.1f} ± {pstdev(scores):.1f} | {minutes:.1f} |",
             flush=True,
         )
 
 
 if __name__ == "__main__":
-    main()
+    print_table(arguments(), result_of)

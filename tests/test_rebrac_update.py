@@ -16,6 +16,7 @@ from rl_training.algorithms import TD3, ReBRAC, rebrac_loss, td3_bc_loss
 from rl_training.algorithms.losses import reduce_critics, td_target, value_weight
 from rl_training.algorithms.rebrac import penalised_value, squared_distance
 from rl_training.algorithms.td3_bc import weighted_actor_loss
+from rl_training.core.config_files import load_config
 from rl_training.core.errors import ConfigError
 from rl_training.models import MLPReBRACModel, MLPTD3Model
 
@@ -183,6 +184,31 @@ def test_its_networks_are_the_papers() -> None:
     assert torch.equal(model.actor.net.hidden[0].bias, torch.full((1, 256), 0.1))  # type: ignore[index, union-attr]
     assert model.actor.net.output.weight.abs().max() <= 1e-3  # type: ignore[operator, union-attr]
     assert 1e-3 < model.critic.net.output.weight.abs().max() <= 3e-3  # type: ignore[operator, union-attr]
+
+
+@pytest.mark.parametrize(
+    ("preset", "weights"),
+    [
+        ("locomotion", (0.001, 0.01)),
+        ("halfcheetah_medium_replay", (0.01, 0.001)),
+        ("halfcheetah_medium_expert", (0.01, 0.1)),
+        ("hopper_medium", (0.01, 0.01)),
+        ("hopper_medium_replay", (0.05, 0.5)),
+        ("hopper_medium_expert", (0.1, 0.01)),
+        ("walker2d_medium", (0.05, 0.1)),
+        ("walker2d_medium_replay", (0.05, 0.01)),
+        ("walker2d_medium_expert", (0.01, 0.01)),
+    ],
+)
+def test_packaged_weights_are_the_published_ones(preset: str, weights: tuple[float, float]) -> None:
+    config = load_config(f"rebrac/{preset}")
+    kwargs = config.algo_kwargs
+    assert (kwargs["actor_bc_coef"], kwargs["critic_bc_coef"]) == weights
+    env, _, quality = preset.partition("_")
+    if quality:
+        assert str(config.env_id).lower() == f"{env}-v5"
+        data = kwargs.get("dataset_id") or kwargs["dataset_path"]
+        assert env in data and quality in data
 
 
 # ---- problems with known answers

@@ -1,0 +1,5 @@
+"""`pendulum_reference.py` for edac."""
+
+from pendulum_reference import main
+
+main("edac")

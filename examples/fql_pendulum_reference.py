@@ -1,0 +1,5 @@
+"""`pendulum_reference.py` for fql."""
+
+from pendulum_reference import main
+
+main("fql")
