@@ -77,6 +77,8 @@ class Learner(ABC):
         self.updates = 0
         self.online = False
         """Whether the run has gone from logged data to an environment (`go_online`)."""
+        self.resting = False
+        """Whether losses are only looked at (`held_out.losses_on`)."""
         self.streams = {
             kind: RandomStream([torch_generator(seed, "noise", kind, device=self.device)], kind)
             for kind in ("normal", "uniform")
@@ -102,7 +104,7 @@ class Learner(ABC):
         """One update; returns detached metrics `[*S]`."""
 
     def stage(self) -> str:
-        """Which variant of `step` is due, from the learner's own count of updates."""
+        """Which variant of `step` is due, from the learner's own count of updates; `full` is all of it."""
         return "full"
 
     def go_online(self, progress: float) -> None:
@@ -155,6 +157,8 @@ class Learner(ABC):
 
     def update_target(self, name: str, source: nn.Module, tau: float) -> None:
         """Polyak step of the target called `name`."""
+        if self.resting:
+            return
         polyak(list(self.targets[name].parameters()), list(source.parameters()), tau)
 
     def gradients(self, name: str, loss: Tensor) -> tuple[Tensor, ...]:

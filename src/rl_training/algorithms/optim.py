@@ -14,6 +14,9 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 class Adam:
     """Adam (Kingma and Ba 2015). Rate and step are tensors: changing them never recompiles."""
 
+    resting = False
+    """Whether steps are left out, while losses are only looked at."""
+
     def __init__(
         self, parameters: Iterable[Tensor], learning_rate: float, *, weight_decay: float = 0.0
     ) -> None:
@@ -32,6 +35,8 @@ class Adam:
 
     @torch.no_grad()
     def apply(self, gradients: Sequence[Tensor]) -> None:
+        if self.resting:
+            return
         self.step_count.add_(1.0)
         if torch.compiler.is_compiling():
             self._apply_plain(gradients)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -74,6 +74,25 @@ def _result_rows(result: TrainResult) -> list[tuple[str, str]]:
     if metrics.get("eval_normalized_score") is not None and not result.members:
         reference = metrics["eval_normalized_score_reference"]
         rows.append((f"normalised score ({reference})", f"{metrics['eval_normalized_score']:.1f}"))
+    rows += [*_held_out_rows(metrics), *_online_rows(metrics)]
+    if result.members:
+        return rows + [(f"seed {m.run_dir.name.rpartition('-s')[2]}", str(m.run_dir)) for m in result.members]
+    rows += [("checkpoint", str(result.checkpoint_path)), ("run directory", str(result.run_dir))]
+    curve = Path(result.run_dir) / "learning_curve.png"
+    if curve.is_file():
+        rows.append(("learning curve", str(curve)))
+    return rows
+
+
+def _held_out_rows(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    if metrics.get("validation_action_error") is None:
+        return []
+    constant = f"{metrics['validation_constant_error']:.4g} for a constant action"
+    return [("held-out action error", f"{metrics['validation_action_error']:.4g} ({constant})")]
+
+
+def _online_rows(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
     if metrics.get("online_return_before") is not None:
         rows.append(("return before going online", f"{metrics['online_return_before']:.1f}"))
     if metrics.get("online_drop") is not None:
@@ -81,10 +100,4 @@ def _result_rows(result: TrainResult) -> list[tuple[str, str]]:
     if metrics.get("online_rollout_mean") is not None:
         what = f"mean of {metrics['online_episodes']:.0f} episodes while learning"
         rows.append((what, f"{metrics['online_rollout_mean']:.1f}"))
-    if result.members:
-        return rows + [(f"seed {m.run_dir.name.rpartition('-s')[2]}", str(m.run_dir)) for m in result.members]
-    rows += [("checkpoint", str(result.checkpoint_path)), ("run directory", str(result.run_dir))]
-    curve = Path(result.run_dir) / "learning_curve.png"
-    if curve.is_file():
-        rows.append(("learning curve", str(curve)))
     return rows

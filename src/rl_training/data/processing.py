@@ -128,10 +128,13 @@ def _split(
     """Parts to train on, and the held-out episodes of all of them, with rows of their own."""
     pairs = [split_episodes(part, settings.validation_share, settings.dataset_seed) for part in parts]
     held = [
-        steps.run(part, None, timed, choose=False).compacted()
-        for (_, part), timed in zip(pairs, by_time, strict=True)
+        steps.run(part, None, timed, choose=False) for (_, part), timed in zip(pairs, by_time, strict=True)
     ]
-    return [pair[0] for pair in pairs], held[0] if len(held) == 1 else mix_transition_datasets(held)
+    if settings.dataset_in_memory:
+        held = [part.compacted() for part in held]
+    concatenate = None if settings.dataset_in_memory else disk_concatenation(held)
+    together = held[0] if len(held) == 1 else mix_transition_datasets(held, concatenate=concatenate)
+    return [pair[0] for pair in pairs], together
 
 
 @dataclass(frozen=True)

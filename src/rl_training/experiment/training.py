@@ -218,7 +218,7 @@ def make_run(
         notes,
         env=plan.env,
         reference=source.reference,
-        evaluators=options.get("evaluators") or (),
+        evaluators=[*source.evaluators, *(options.get("evaluators") or ())],
     )
 
 

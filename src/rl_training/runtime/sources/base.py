@@ -11,6 +11,7 @@ from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import Transform
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.runtime.loop import Phase
+from rl_training.runtime.run import Evaluator
 
 
 class RunSource(Protocol):
@@ -21,6 +22,8 @@ class RunSource(Protocol):
     reference: ReferenceReturns | None
     rows: int | None
     summary: Mapping[str, Any]
+    evaluators: Sequence[Evaluator]
+    """what is measured on rows that were held out of training"""
 
     def phases(self, learner: Learner, state: dict[str, Any] | None) -> list[Phase]: ...
 

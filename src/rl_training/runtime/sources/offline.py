@@ -21,6 +21,7 @@ from rl_training.policies.saved import policy_of_state
 from rl_training.runtime.environments import EnvLike, spaces_of
 from rl_training.runtime.loop import BatchSource, Collection, Phase
 from rl_training.runtime.offline_data import build_offline_dataset
+from rl_training.runtime.run import Evaluator
 from rl_training.runtime.sources.base import check_env_fits
 from rl_training.runtime.sources.collection import Exploration, OnlineCollection
 from rl_training.runtime.sources.mixed import HALF, MixedRows
@@ -33,6 +34,7 @@ from rl_training.runtime.sources.rows import (
     UniformRows,
     Units,
 )
+from rl_training.runtime.validation import held_out_evaluators
 
 
 class OfflineSource:
@@ -52,6 +54,7 @@ class OfflineSource:
         self.configs, self.settings, self.env = configs, settings, env
         self.dataset: TransitionDataset | None = None
         self.logged: LoggedEpisodes | str | None = None
+        self.evaluators: Sequence[Evaluator] = ()
         fitted = None if saved is None else fitted_of_state(saved)
         if env is not None and fitted is not None:
             found = spaces_of(env, configs[0].env_kwargs)
@@ -69,6 +72,7 @@ class OfflineSource:
         self.reference = prepared.reference
         self.summary: Mapping[str, Any] = prepared.summary
         self.rows: int | None = len(prepared.dataset)
+        self.evaluators = held_out_evaluators(prepared, settings.batch_size)
         if env is not None and configs[0].online_timesteps and prepared.dataset.info.spaces is not None:
             check_env_fits(str(env), self.spaces, prepared.dataset.info.spaces, "the data")
 

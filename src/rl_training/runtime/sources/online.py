@@ -19,11 +19,13 @@ from rl_training.data.reference_scores import reference_returns
 from rl_training.runtime.environments import EnvLike, spaces_of
 from rl_training.runtime.loop import BatchSource, Phase
 from rl_training.runtime.offline_data import build_offline_dataset
+from rl_training.runtime.run import Evaluator
 from rl_training.runtime.sources.base import check_env_fits
 from rl_training.runtime.sources.collection import Exploration, OnlineCollection
 from rl_training.runtime.sources.mixed import HALF, MixedRows
 from rl_training.runtime.sources.offline import fitted_of_state, steps_of
 from rl_training.runtime.sources.rows import CollectedRows, RowStore, StepRows, Units
+from rl_training.runtime.validation import held_out_evaluators
 
 
 class OnlineSource:
@@ -44,6 +46,7 @@ class OnlineSource:
     ) -> None:
         self.configs, self.settings, self.env = configs, settings, env
         self.data: TransitionDataset | None = None
+        self.evaluators: Sequence[Evaluator] = ()
         self.rewards = reward_transform(settings)
         self.action_limit: float | None = None
         self.spaces = spaces_of(env, configs[0].env_kwargs)
@@ -69,6 +72,7 @@ class OnlineSource:
         self.observation_steps = steps_of(prepared.normalizer)
         self.action_limit = settings.action_clip
         self.reference, self.summary = prepared.reference, prepared.summary
+        self.evaluators = held_out_evaluators(prepared, settings.batch_size)
 
     def phases(self, learner: Learner, state: dict[str, Any] | None) -> list[Phase]:
         settings, device = self.settings, learner.device
