@@ -28,11 +28,18 @@ def fake_run(
     settings: Mapping[str, Any] | None = None,
     score: bool = False,
     summary: Mapping[str, Any] | None = None,
+    online_from: int | None = None,
 ) -> Path:
-    """One run, evaluated every 100 steps with the given returns (and as scores, if asked: return / 10)."""
+    """One run, evaluated every 100 steps with the given returns (and as scores, if asked: return / 10).
+
+    With `online_from` it goes online after that step, and its collected episodes are 10 worse each time.
+    """
     run_dir = folder / (name or f"{algo}-{env_id}-s{seed}")
     (run_dir / "checkpoints").mkdir(parents=True)
-    config = {"algo": algo, "env_id": env_id, "seed": seed, "total_timesteps": 100 * len(returns)}
+    steps = 100 * len(returns)
+    config = {"algo": algo, "env_id": env_id, "seed": seed, "total_timesteps": steps}
+    if online_from is not None:
+        config |= {"total_timesteps": online_from, "online_timesteps": steps - online_from}
     (run_dir / CONFIG_FILE).write_text(yaml.safe_dump({**config, "algo_kwargs": dict(settings or {})}))
     rows: list[dict[str, Any]] = []
     for index, value in enumerate(returns, start=1):
@@ -41,6 +48,9 @@ def fake_run(
         rows.append({"step": step, "kind": "eval", "time": 0.0, "eval_return_mean": value})
         if score:
             rows[-1] |= {"eval_normalized_score": value / 10, "eval_normalized_score_reference": "toy"}
+        if online_from is not None and step > online_from:
+            collected = {"rollout_episodes": 1.0, "rollout_return_mean": value - 10.0}
+            rows.append({"step": step, "kind": "collect", "time": 0.0, **collected})
     (run_dir / METRICS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
     if finished:
         written = {

@@ -38,4 +38,11 @@ def compare(
     # The best evaluations say nothing more where they are the last ones.
     shown = 3 if result.best == result.last else 4
     print_table(header[:shown], [row[:shown] for row in rows])
+    if result.online:
+        sides = zip(*result.online.values(), strict=True)
+        shown_rows = [
+            (name, *(show(each if isinstance(each, Estimate) else estimate(each)) for each in values))
+            for name, values in zip(("A", "B", "A - B"), sides, strict=True)
+        ]
+        print_table(("going online", *result.online), shown_rows)
     typer.echo(result.verdict)

@@ -12,15 +12,18 @@ DROP_STEPS = 10_000
 Points = list[tuple[int, float]]
 
 
-def online_numbers(rows: Sequence[Mapping[str, Any]], offline_steps: int) -> dict[str, float | None]:
+def online_numbers(
+    rows: Sequence[Mapping[str, Any]], offline_steps: int, metric: str = "eval_return_mean"
+) -> dict[str, float | None]:
     """From a run's logged rows: the return before the first online step and what became of it.
 
     `online_drop` is how far the lowest evaluation of the first 10,000 online steps lies below it;
     `online_return_mean` is the mean over the evaluations of the online phase; `online_regret` is 1 minus
     their mean normalised score (as a share), where a score is known; `online_rollout_mean` is the mean return
-    of the episodes that were collected while learning.
+    of the episodes that were collected while learning. With another evaluation metric than the return, the
+    evaluations are read on its scale.
     """
-    returns = _points(rows, "eval", "eval_return_mean")
+    returns = _points(rows, "eval", metric)
     before = next((value for step, value in reversed(returns) if step <= offline_steps), None)
     later = [(step, value) for step, value in returns if step > offline_steps]
     early = [value for step, value in later if step <= offline_steps + DROP_STEPS]
@@ -41,11 +44,15 @@ def _collected(rows: Sequence[Mapping[str, Any]], offline_steps: int) -> dict[st
     counted = [
         (float(row["rollout_episodes"]), float(row["rollout_return_mean"]))
         for row in rows
-        if row.get("kind") == "collect" and row["step"] > offline_steps
+        if row.get("kind") == "collect" and row["step"] > offline_steps and _complete(row)
     ]
     episodes = sum(count for count, _ in counted)
     total = sum(count * mean for count, mean in counted)
     return {"online_episodes": episodes, "online_rollout_mean": total / episodes if episodes else None}
+
+
+def _complete(row: Mapping[str, Any]) -> bool:
+    return row.get("rollout_episodes") is not None and row.get("rollout_return_mean") is not None
 
 
 def _points(rows: Sequence[Mapping[str, Any]], kind: str, name: str) -> Points:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rl_training.core.errors import UserError
+from rl_training.report.online_phase import COLUMNS, column
 from rl_training.report.run_reader import SCORE, RunRecord, metric_title
 from rl_training.report.statistics import FEW_RUNS, Estimate, difference, probability_of_improvement
 from rl_training.report.study import (
@@ -33,6 +34,8 @@ class Comparison:
     last_difference: Estimate
     best_difference: Estimate
     improvement: Estimate
+    online: Mapping[str, tuple[Strata, Strata, Estimate]]
+    """What going online did, by name: both sides and their difference; only what all their tasks have."""
 
     @property
     def runs(self) -> tuple[int, int]:
@@ -70,8 +73,9 @@ def compare_runs(
             f"{metric} of {len(tables[0])} different tasks has no common scale: compare one task at a time"
         )
     order = sorted(tables[0])
-    last_a, last_b = ([table[name].last(metric) for name in order] for table in tables)
-    best_a, best_b = ([table[name].best(metric) for name in order] for table in tables)
+    groups = [[table[name] for name in order] for table in tables]
+    last_a, last_b = ([group.last(metric) for group in side] for side in groups)
+    best_a, best_b = ([group.best(metric) for group in side] for side in groups)
     return Comparison(
         metric,
         (sides[0][0].label, sides[1][0].label),
@@ -80,7 +84,17 @@ def compare_runs(
         difference(last_a, last_b, seed=seed),
         difference(best_a, best_b, seed=seed),
         probability_of_improvement(last_a, last_b, seed=seed),
+        dict(_online(groups[0], groups[1], metric, seed)),
     )
+
+
+def _online(
+    first: Sequence[Group], second: Sequence[Group], metric: str, seed: int
+) -> Iterator[tuple[str, tuple[Strata, Strata, Estimate]]]:
+    for name in COLUMNS:
+        a, b = ([column(group.runs, metric, name) for group in side] for side in (first, second))
+        if all((*a, *b)):
+            yield name, (a, b, difference(a, b, seed=seed))
 
 
 def _groups_of(name: str, runs: Sequence[RunRecord], metric: str) -> list[Group]:

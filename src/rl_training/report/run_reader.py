@@ -66,20 +66,29 @@ class RunRecord:
         return _mapping(self.config.get("algo_kwargs"))
 
     @property
+    def offline_steps(self) -> int | None:
+        """The step after which the online phase begins; none for a run without one."""
+        online, offline = (number(self.config.get(name)) for name in ("online_timesteps", "total_timesteps"))
+        return int(offline) if online and offline is not None else None
+
+    @property
     def dataset(self) -> Mapping[str, Any]:
         """What the run noted about its data; empty for one that learned from interaction."""
         return _mapping((self.summary or {}).get("dataset"))
 
     def data_return(self, metric: str) -> float | None:
         """Mean return of the episodes learned from, on the metric's scale; none where that is not known."""
-        mean = number(self.dataset.get("return_mean"))
-        if mean is None or metric == RETURN:
-            return mean
+        return self.on_scale(number(self.dataset.get("return_mean")), metric)
+
+    def on_scale(self, value: float | None, metric: str) -> float | None:
+        """A return on the metric's scale; none where that is not known."""
+        if value is None or metric == RETURN:
+            return value
         reference = _mapping(self.dataset.get("reference"))
         low, high = number(reference.get("minimum")), number(reference.get("maximum"))
         if metric != SCORE or low is None or high is None or low == high:
             return None
-        return ReferenceReturns(low, high, "").normalized_score(mean)
+        return ReferenceReturns(low, high, "").normalized_score(value)
 
     @property
     def versions(self) -> Mapping[str, Any]:

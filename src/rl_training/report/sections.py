@@ -11,6 +11,7 @@ from statistics import fmean
 import numpy as np
 
 from rl_training.report.marks import Intervals, Scatter
+from rl_training.report.online_phase import online_table, phase_marks
 from rl_training.report.run_reader import SCORE, metric_title
 from rl_training.report.single_run import result_table, run_curve, settings_table, training_charts
 from rl_training.report.statistics import (
@@ -121,6 +122,9 @@ def _task_section(task: Task, metric: str, seed: int) -> Section:
     scores = {group.label: last[group.label] for group in task.counted}
     several = any(len(group.runs) > 1 for group in task.counted)
     blocks: list[Table | Chart] = [learning_curves(task, metric, seed), *_final_tables(last, best, seed)]
+    online = online_table(task.groups, metric, seed)
+    if online.rows:
+        blocks.append(online)
     if len(scores) > 1 and several:
         blocks.append(_improvement(scores, seed))
     if several:
@@ -157,6 +161,7 @@ def learning_curves(task: Task, metric: str, seed: int) -> Chart:
         tuple(series),
         _CURVE_NOTE,
         data_level(task, metric),
+        marks=phase_marks(run for group in task.groups for run in group.members),
     )
 
 

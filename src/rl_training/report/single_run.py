@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from rl_training.report.online_phase import online_rows, phase_marks
 from rl_training.report.run_reader import RunRecord, metric_title, number
 from rl_training.report.study import Task, algorithm_title, show_value
 from rl_training.report.svg import Chart, Level, Series
@@ -29,6 +30,7 @@ def result_table(run: RunRecord, metric: str, folder: Path) -> Table:
     if best is not None and best[1] != last:
         told = f"{plain_number(best[1])} at step {best[0]:,} (chosen by its own score: optimistic)"
         rows.append((f"best {metric_title(metric)}", told))
+    rows += online_rows(run, metric)
     if run.seconds is not None:
         rows.append(("wall time", duration(run.seconds)))
     speed = updates_per_second(run)
@@ -50,7 +52,10 @@ def run_curve(run: RunRecord, task: Task, metric: str, levels: tuple[Level, ...]
     """The evaluations of the run."""
     series = Series(metric_title(metric), 0, run.series(metric))
     note = "Each point is one evaluation." if run.series(metric) else "Not evaluated yet."
-    return Chart("Learning curve", task.step_label, metric_title(metric), (series,), note, levels)
+    marks = phase_marks([run])
+    return Chart(
+        "Learning curve", task.step_label, metric_title(metric), (series,), note, levels, marks=marks
+    )
 
 
 def training_charts(run: RunRecord, task: Task) -> list[Chart]:

@@ -102,13 +102,17 @@ def arrange(runs: Sequence[RunRecord], metric: str | None = None) -> Study:
     colors: dict[str, int] = {}
     tasks = []
     for label, members in sorted(zip(labels, by_task.values(), strict=True), key=lambda pair: pair[0]):
-        entry = algorithm_facts(members[0].algo)
-        step = "steps" if entry is None else _STEP_LABELS["online" if entry.online else "offline"]
-        tasks.append(Task(label, step, tuple(_groups(members, metric, colors))))
+        tasks.append(Task(label, _step_label(members), tuple(_groups(members, metric, colors))))
     return Study(metric, tuple(tasks))
 
 
-_STEP_LABELS = {"online": "environment steps", "offline": "gradient steps"}
+def _step_label(runs: Sequence[RunRecord]) -> str:
+    entry = algorithm_facts(runs[0].algo)
+    if entry is None:
+        return "steps"
+    if any(run.offline_steps is not None for run in runs):
+        return "gradient steps, then environment steps"
+    return "environment steps" if entry.online else "gradient steps"
 
 
 def common_metric(runs: Iterable[RunRecord]) -> str:

@@ -49,6 +49,7 @@ svg.key { width: 24px; height: 10px; margin-right: .4rem; vertical-align: middle
 .band { fill: var(--c); opacity: .16; }
 .dot { fill: var(--c); }
 .level { stroke: var(--quiet); stroke-width: 1.6; stroke-dasharray: 6 4; fill: none; }
+.mark { stroke: var(--quiet); stroke-width: 1.2; stroke-dasharray: 1 3; fill: none; }
 .d1 { stroke-dasharray: 7 4; }
 .d2 { stroke-dasharray: 2 4; }
 .scroll {

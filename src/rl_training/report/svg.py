@@ -43,6 +43,14 @@ class Level:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A place on the horizontal axis at which something begins: a dotted line with its name."""
+
+    label: str
+    x: float
+
+
+@dataclass(frozen=True)
 class Chart:
     """What a chart shows; `title` is what a screen reader says."""
 
@@ -54,6 +62,7 @@ class Chart:
     levels: tuple[Level, ...] = ()
     small: bool = False
     """Two beside each other where there is room, in place of one across the page."""
+    marks: tuple[Mark, ...] = ()
 
     def svg(self) -> str:
         """The drawing, for every width that it is shown at."""
@@ -66,6 +75,7 @@ class Chart:
         parts = [*_axes(frame, self.x_label, self.y_label)]
         for level in self.levels:
             parts.append(f'<path class="level" d="M{LEFT} {frame.y(level.value):.1f}H{width - RIGHT}"/>')
+        parts += [part for row, mark in enumerate(self.marks) for part in _marked(mark, row, frame)]
         for series in self.series:
             parts += [_path("thin", series.style, frame, line) for line in series.single if len(line) > 1]
         for series in self.series:
@@ -137,6 +147,17 @@ def _axes(frame: _Frame, x_label: str, y_label: str) -> Iterable[str]:
     if y_label:
         turned = f'transform="translate(14 {(TOP + base) / 2:.0f}) rotate(-90)"'
         yield f'<text class="label middle" {turned}>{escape(y_label)}</text>'
+
+
+def _marked(mark: Mark, row: int, frame: _Frame) -> Iterable[str]:
+    """Names stand below each other: the places of marks may be close."""
+    low, high = frame.x_range
+    if not low <= mark.x <= high:
+        return
+    x, side = frame.x(mark.x), "end" if mark.x > low + 0.8 * (high - low) else ""
+    yield f'<path class="mark" d="M{x:.1f} {TOP}V{frame.height - BOTTOM}"/>'
+    place = f'x="{x + (-4 if side else 4):.1f}" y="{TOP + 10 + 13 * row}"'
+    yield f'<text class="tick {side}" {place}>{escape(mark.label)}</text>'
 
 
 def _drawn(series: Series, frame: _Frame) -> Iterable[str]:
