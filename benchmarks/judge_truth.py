@@ -124,12 +124,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/judge_truth"))
     parser.add_argument("--settings", default="{}", help="settings of the judgement, as JSON")
     parser.add_argument("--suffix", default="", help="keeps judgements of other settings apart")
+    parser.add_argument("--policies-only", action="store_true", help="train and measure them, judge nothing")
     parser.add_argument("--table", action="store_true", help="print what is there, judge nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows, said = [], []
     for seed in options.seeds:
         for name in options.sets:
+            if options.policies_only:
+                truth_of(DATA_SETS[name], options.data, options.out / name, seed)
+                continue
             file = options.out / name / f"judgement{options.suffix}-s{seed}.json"
             if options.table and not file.is_file():
                 continue
@@ -137,6 +141,8 @@ def main() -> None:
             rows += [row(f"{name} {seed}", told, method) for method in METHODS]
             said.append(verdicts(f"{name} {seed}", told))
             print_policies(f"{name} seed {seed}", told)
+    if not rows:
+        return
     print_rows(rows)
     print_rows(said)
     for method in METHODS:
