@@ -1,8 +1,11 @@
-"""d3rlpy's fitted Q evaluation on the policies of `judge_truth.py`, with its defaults or settings near ours.
+"""d3rlpy's fitted Q evaluation on the policies of `judge_truth.py`, with its defaults or settings like ours.
 
-    python benchmarks/judge_d3rlpy.py --data DIR --set pendulum-random --updates 6000 [--ours]
+    python benchmarks/judge_d3rlpy.py --data DIR [--set pendulum-random …] [--seeds 0 1] [--ours]
 
-Needs d3rlpy in the environment. One training per policy; results are kept next to those of the judge.
+Needs d3rlpy beside this library (an environment of its own: d3rlpy asks for another gymnasium). One training
+per policy, as many updates as the judge makes. `--ours` keeps its method and takes what the judge takes where
+it has a setting for it: step size, batch, widths, how fast targets follow, normalised states and rewards.
+Values are kept next to the judge's, policy by policy, so the command can be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ from typing import Any
 import d3rlpy
 import numpy as np
 import torch
-from judge_policies import DATA_SETS, GAMMA, truth_of
-from scipy.stats import spearmanr
+from judge_policies import DATA_SETS, GAMMA, DataSet, truth_of
+from judge_tables import measures, print_rows
 
-from rl_training.data import load_transition_dataset
+from rl_training.data import TransitionDataset, load_transition_dataset
+
+UPDATES = 6000
 
 
 class Impl:
@@ -33,6 +38,8 @@ class Impl:
 
 
 class Algo:
+    """A policy in the place of one of d3rlpy's own."""
+
     def __init__(self, policy: Any) -> None:
         self.impl, self.policy = Impl(policy), policy
 
@@ -40,62 +47,77 @@ class Algo:
         return self.policy.predict(obs)
 
 
+def replay_of(rows: TransitionDataset) -> d3rlpy.dataset.MDPDataset:
+    terminals = rows.dones.numpy()
+    cut = (rows.episode_ends() & (terminals == 0)).astype(np.float32)
+    columns = (rows.obs.numpy(), rows.actions.numpy(), rows.rewards.numpy())
+    return d3rlpy.dataset.MDPDataset(*columns, terminals, timeouts=cut)
+
+
+def settings_of(rows: TransitionDataset, ours: bool) -> dict[str, Any]:
+    if not ours:
+        return {"gamma": GAMMA}
+    return {
+        "gamma": GAMMA,
+        "learning_rate": 1e-3,
+        "batch_size": 128,
+        "target_update_interval": 20,
+        "encoder_factory": d3rlpy.models.VectorEncoderFactory([64, 64]),
+        "observation_scaler": d3rlpy.preprocessing.StandardObservationScaler(),
+        "reward_scaler": d3rlpy.preprocessing.MultiplyRewardScaler(1.0 / float(rows.rewards.std())),
+    }
+
+
+def value_of(policy: Any, rows: TransitionDataset, seed: int, ours: bool) -> float:
+    """Train on the log and read the value off its first states."""
+    d3rlpy.seed(seed)
+    config = d3rlpy.ope.FQEConfig(**settings_of(rows, ours))
+    fqe = d3rlpy.ope.FQE(algo=Algo(policy), config=config)
+    fqe.fit(
+        replay_of(rows),
+        n_steps=UPDATES,
+        n_steps_per_epoch=UPDATES,
+        logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
+        show_progress=False,
+    )
+    first = rows.obs.numpy()[np.flatnonzero(np.r_[True, rows.episode_ends()[:-1]])]
+    return float(fqe.predict_value(first, policy.predict(first)).mean())
+
+
+def evaluated(data_set: DataSet, options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """The measures of one data set and seed; policies that are known already are not fitted again."""
+    kind = "ours" if options.ours else "defaults"
+    folder = options.out / data_set.name
+    file = folder / f"d3rlpy-{kind}-s{seed}.json"
+    policies, truth = truth_of(data_set, options.data, folder, seed)
+    told: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {"values": {}, "seconds": 0.0}
+    rows = load_transition_dataset("hdf5", dataset_path=options.data / data_set.file)
+    for name, policy in policies.items():
+        if name in told["values"]:
+            continue
+        start = time.process_time()
+        told["values"][name] = value_of(policy, rows, seed, options.ours)
+        told["seconds"] += time.process_time() - start
+        file.write_text(json.dumps(told, indent=1))
+        true = truth[name]["value"]
+        print(f"{name:14s} true {true:8.1f}  d3rlpy {told['values'][name]:8.1f}", flush=True)
+    true = np.array([truth[name]["value"] for name in told["values"]])
+    found = measures(np.array(list(told["values"].values())), true)
+    return {"data": f"{data_set.name} {seed}", "settings": kind, **found, "cpu seconds": told["seconds"]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--set", choices=list(DATA_SETS), required=True, dest="name")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--updates", type=int, default=6000)
-    parser.add_argument(
-        "--ours", action="store_true", help="our learning rate and batch instead of the defaults"
-    )
+    parser.add_argument("--data", type=Path, required=True, help="directory that holds the data files")
+    parser.add_argument("--set", nargs="+", choices=list(DATA_SETS), default=list(DATA_SETS), dest="sets")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--ours", action="store_true", help="settings like ours instead of the defaults")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/judge_truth"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    data_set = DATA_SETS[options.name]
-    policies, truth = truth_of(data_set, options.data, options.out / options.name, options.seed)
-    rows = load_transition_dataset("hdf5", dataset_path=options.data / data_set.file)
-    ends = rows.episode_ends()
-    terminals = rows.dones.numpy()
-    replay = d3rlpy.dataset.MDPDataset(
-        rows.obs.numpy(),
-        rows.actions.numpy(),
-        rows.rewards.numpy(),
-        terminals,
-        timeouts=(ends & (terminals == 0)).astype(np.float32),
-    )
-    first = rows.obs.numpy()[np.flatnonzero(np.r_[True, ends[:-1]])]
-    settings: dict[str, Any] = {"gamma": GAMMA}
-    if options.ours:
-        settings |= {"learning_rate": 1e-3, "batch_size": 128}
-    values, start = {}, time.process_time()
-    for name, policy in policies.items():
-        d3rlpy.seed(options.seed)
-        fqe = d3rlpy.ope.FQE(algo=Algo(policy), config=d3rlpy.ope.FQEConfig(**settings))
-        fqe.fit(
-            replay,
-            n_steps=options.updates,
-            n_steps_per_epoch=options.updates,
-            logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
-            show_progress=False,
-        )
-        values[name] = float(fqe.predict_value(first, policy.predict(first)).mean())
-        print(f"{name:14s} true {truth[name]['value']:8.1f}  d3rlpy {values[name]:8.1f}", flush=True)
-    seconds = time.process_time() - start
-    found, true = np.array(list(values.values())), np.array([truth[name]["value"] for name in values])
-    scale = true.max() - true.min()
-    summary = {
-        "spearman": float(spearmanr(found, true).statistic),
-        "regret@1": float((true.max() - true[found.argmax()]) / scale),
-        "error": float(np.abs(found - true).mean() / scale),
-        "seconds": seconds,
-    }
-    print(options.name, "ours" if options.ours else "defaults", options.updates, summary)
-    kind = "ours" if options.ours else "defaults"
-    file = options.out / options.name / f"d3rlpy-{kind}-s{options.seed}.json"
-    file.write_text(json.dumps({"values": values, **summary}, indent=1))
+    print_rows([evaluated(DATA_SETS[n], options, s) for s in options.seeds for n in options.sets])
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import numpy as np
 
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.core.train_config import TrainConfig
+from rl_training.data.convert import target_place
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.policies.predict_files import open_policy
 from rl_training.runtime.environments import spaces_of
@@ -28,7 +29,26 @@ EPISODES = 100
 LONG_ENOUGH = 600
 """Steps of a true episode: 0.99^600 is 0.002, so that what would follow hardly counts."""
 
-SNAPSHOTS = {"td3_bc": (500, 2000, 6000), "iql": (500, 2000, 6000), "bc": (500, 3000), "awac": (2000,)}
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training and the steps at which its policy is taken."""
+
+    algo: str
+    steps: tuple[int, ...]
+    settings: tuple[tuple[str, float], ...] = ()
+
+
+RECIPES = {
+    "td3_bc": Recipe("td3_bc", (500, 3000)),
+    "bold": Recipe("td3_bc", (1000, 3000), (("alpha", 20.0),)),
+    "iql": Recipe("iql", (500, 3000)),
+    "bc": Recipe("bc", (500, 2000)),
+    "awac": Recipe("awac", (2000,)),
+}
+"""`bold` hardly keeps to the data: good where the log covers much, bad where it does not."""
+
+ON_OTHER_DATA = Recipe("td3_bc", (2000,))
 WIDTHS = (64, 64)
 PLANTED = ("uniform", "constant", "biased")
 OTHER_ROWS = 5000
@@ -82,8 +102,10 @@ class Biased:
         return self.spaces.to_env(self.spaces.to_unit(self.policy.predict(obs)) + 1.0)
 
 
-def train(algo: str, data: Path, env_id: str, steps: tuple[int, ...], seed: int, out: Path) -> None:
-    """One run whose checkpoints hold the snapshots."""
+def train(recipe: Recipe, data: Path, env_id: str, seed: int, out: Path) -> None:
+    """One run whose checkpoints hold the snapshots, unless it is there already."""
+    if list(out.glob(f"*/checkpoints/step_{recipe.steps[-1]}.safetensors")):
+        return
     settings: dict[str, Any] = {
         "dataset_kind": "hdf5",
         "dataset_path": str(data),
@@ -93,18 +115,19 @@ def train(algo: str, data: Path, env_id: str, steps: tuple[int, ...], seed: int,
         "compile": False,
         "eval_interval": 0,
         "normalize_observations": True,
+        **dict(recipe.settings),
     }
     config = TrainConfig(
-        algo=algo,
+        algo=recipe.algo,
         env_id=env_id,
         seed=seed,
-        total_timesteps=steps[-1],
+        total_timesteps=recipe.steps[-1],
         output_dir=str(out),
         eval_episodes=0,
-        checkpoint_interval=int(np.gcd.reduce(steps)),
+        checkpoint_interval=int(np.gcd.reduce(recipe.steps)),
         algo_kwargs=settings,
     )
-    get_algorithm_spec(algo).train_fn(config, run_suffix=algo)
+    get_algorithm_spec(recipe.algo).train_fn(config, run_suffix=recipe.algo)
 
 
 def snapshot(out: Path, step: int) -> Path:
@@ -112,34 +135,33 @@ def snapshot(out: Path, step: int) -> Path:
     return found
 
 
+def collect_random(env_id: str, file: Path, seed: int) -> None:
+    """Rows of uniformly random actions: the data of the policy that was trained on something else."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    request = CollectionRequest(
+        env_id=env_id,
+        rows=OTHER_ROWS,
+        seed=seed,
+        checkpoint=None,
+        noise=0.0,
+        random_share=0.0,
+        env_kwargs={},
+    )
+    collect_to(target_place(str(file)), request, lambda *told, **more: None)
+
+
 def policies_of(data_set: DataSet, root: Path, out: Path, seed: int) -> dict[str, Any]:
     """Name -> policy; trains what is missing."""
     policies: dict[str, Any] = {}
-    for algo, steps in SNAPSHOTS.items():
-        folder = out / f"{algo}-s{seed}"
-        if not list(folder.glob(f"*/checkpoints/step_{steps[-1]}.safetensors")):
-            train(algo, root / data_set.file, data_set.env_id, steps, seed, folder)
-        policies |= {f"{algo}-{step}": open_policy(snapshot(folder, step)) for step in steps}
+    for name, recipe in RECIPES.items():
+        folder = out / f"{name}-s{seed}"
+        train(recipe, root / data_set.file, data_set.env_id, seed, folder)
+        policies |= {f"{name}-{step}": open_policy(snapshot(folder, step)) for step in recipe.steps}
     other = out / f"other-s{seed}"
-    if not list(other.glob("*/checkpoints/step_2000.safetensors")):
-        from rl_training.data.convert import target_place
-
-        rows = other / "random.hdf5"
-        rows.parent.mkdir(parents=True, exist_ok=True)
-        collect_to(
-            target_place(str(rows)),
-            CollectionRequest(
-                env_id=data_set.env_id,
-                rows=OTHER_ROWS,
-                seed=900 + seed,
-                checkpoint=None,
-                noise=0.0,
-                random_share=0.0,
-                env_kwargs={},
-            ),
-            lambda *told, **more: None,
-        )
-        train("td3_bc", rows, data_set.env_id, (2000,), seed, other)
+    rows = other / "random.hdf5"
+    if not rows.is_file():
+        collect_random(data_set.env_id, rows, 900 + seed)
+    train(ON_OTHER_DATA, rows, data_set.env_id, seed, other)
     policies["other-data"] = open_policy(snapshot(other, 2000))
     return policies
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from judge_policies import DATA_SETS, GAMMA, PLANTED, DataSet, truth_of
-from scipy.stats import spearmanr
+from judge_tables import measures, print_rows
 
 from rl_training.data import load_transition_dataset
 from rl_training.experiment.runs import write_json_atomic
@@ -56,16 +56,7 @@ def row(name: str, told: dict[str, Any], method: str) -> dict[str, Any]:
     truth = np.array([policy["truth"]["value"] for policy in policies])
     values = np.array([policy["estimates"][method]["value"] or np.nan for policy in policies], dtype=float)
     values = np.nan_to_num(values, nan=np.nanmin(values))
-    scale = truth.max() - truth.min()
-    order = np.argsort(-values, kind="stable")
-    found = {
-        "data": name,
-        "method": method,
-        "spearman": float(spearmanr(values, truth).statistic),
-        "regret@1": float((truth.max() - truth[order[0]]) / scale),
-        "regret@3": float((truth.max() - truth[order[:3]].max()) / scale),
-        "error": float(np.abs(values - truth).mean() / scale),
-    }
+    found: dict[str, Any] = {"data": name, "method": method, **measures(values, truth)}
     bounds = [policy["estimates"][method] for policy in policies]
     if all(each["low"] is not None for each in bounds):
         holds = np.array([e["low"] <= t <= e["high"] for e, t in zip(bounds, truth, strict=True)])
@@ -88,15 +79,6 @@ def verdicts(name: str, told: dict[str, Any]) -> dict[str, Any]:
         wrong += (policy["verdict"] == "better" and gain < 0) or (policy["verdict"] == "worse" and gain > 0)
         planted_better += policy["name"] in PLANTED and policy["verdict"] == "better"
     return {"data": name, **counts, "wrong side": wrong, "planted called better": planted_better}
-
-
-def print_rows(rows: list[dict[str, Any]]) -> None:
-    names = list(dict.fromkeys(name for each in rows for name in each))
-    print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
-    for each in rows:
-        cells = (each.get(name, "–") for name in names)
-        print("| " + " | ".join(f"{c:.3f}" if isinstance(c, float) else str(c) for c in cells) + " |")
-    print()
 
 
 def print_policies(name: str, told: dict[str, Any]) -> None:

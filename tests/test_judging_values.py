@@ -1,5 +1,8 @@
 """Fitted Q evaluation against answers known beforehand, and what must not change it."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,6 +18,7 @@ from judging_problems import (
     uniform_lqr_log,
 )
 from rl_training.core.errors import DataError
+from rl_training.judging import judge
 from rl_training.judging.fitting import resample_weights
 from rl_training.judging.log import JudgedLog
 from rl_training.judging.values import FittedValues, PolicyActions, fit_values, updates_needed
@@ -128,3 +132,37 @@ def test_value_bounds_follow_from_rewards_and_ends() -> None:
     assert (low, high) == pytest.approx((10 * rewards.min(), 10 * rewards.max()))
     ending = JudgedLog.from_dataset(corridor_log(), 0.5)
     assert ending.value_range == pytest.approx((-0.2, 1.8))
+
+
+class Interrupted(Exception):
+    """Somebody pulls the plug."""
+
+
+def test_an_interrupted_fit_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    """With another log, setting or policy what was kept is of no use and is not used."""
+    data, policy = lqr_log(episodes=20), Proportional(0.7)
+    settings = {"gamma": 0.9, "hidden_sizes": (8, 8), "members": 2, "updates": 200, "model_updates": 100}
+    quick = {**settings, "model_hidden_sizes": (8, 8), "importance": False, "rollout_starts": 5}
+    told: list[tuple[str, int]] = []
+
+    def ask(checkpoints: Path | None, stop: tuple[str, int] | None = None, **changes: Any) -> dict[str, Any]:
+        told.clear()
+
+        def tell(name: str, done: int, updates: int) -> None:
+            told.append((name, done))
+            if (name, done) == stop:
+                raise Interrupted
+
+        found = judge(
+            policy, data, on_progress=tell, checkpoints=checkpoints, **{**quick, **changes}
+        ).to_dict()
+        return {**found, "seconds": 0.0}
+
+    whole = ask(None)
+    for stop in (("values", 130), ("dynamics", 57)):
+        with pytest.raises(Interrupted):
+            ask(tmp_path, stop)
+    assert ask(tmp_path) == whole
+    assert told[:2] == [("values", 200), ("dynamics", 50)]
+    ask(tmp_path, seed=1)
+    assert told[0] == ("values", 0)

@@ -29,6 +29,10 @@ def judge(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the judgement.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Write one HTML page with everything.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")] = None,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option("--checkpoints", help="Keep fits in this folder; the same command goes on from them."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,7 +50,7 @@ def judge(
     opened = {name: open_policy(path) for name, path in unique_names(policies).items()}
     log = read_data(data, fields)
     with Stages(quiet) as stages:
-        result = judge_policies(opened, log, on_progress=stages.tell, **keywords)
+        result = judge_policies(opened, log, on_progress=stages.tell, checkpoints=checkpoints, **keywords)
     print_result(result)
     if json_file is not None:
         write_json_atomic(json_file, result.to_dict())

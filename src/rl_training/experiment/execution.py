@@ -19,7 +19,7 @@ from rl_training.runtime.run import Run, TrainResult
 from rl_training.runtime.signals import orderly_stop
 
 
-def execute(trainer: Trainer, runs: Sequence[Run]) -> list[TrainResult]:
+def execute(trainer: Trainer[Run], runs: Sequence[Run]) -> list[TrainResult]:
     """Train, close in order whatever happens, and write down the results."""
     started = time.time()
     keep_freed_memory()
@@ -43,7 +43,7 @@ def execute(trainer: Trainer, runs: Sequence[Run]) -> list[TrainResult]:
     return results
 
 
-def close_all(trainer: Trainer, runs: Sequence[Run]) -> None:
+def close_all(trainer: Trainer[Run], runs: Sequence[Run]) -> None:
     """Environments, logs and trackers."""
     trainer.close()
     for run in runs:
@@ -51,7 +51,7 @@ def close_all(trainer: Trainer, runs: Sequence[Run]) -> None:
             callback.close(run)
 
 
-def train_or_save(trainer: Trainer) -> None:
+def train_or_save(trainer: Trainer[Run]) -> None:
     """An environment that raises ends the run with everything up to that step saved."""
     try:
         trainer.train()

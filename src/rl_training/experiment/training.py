@@ -45,7 +45,7 @@ def train(config: TrainConfig, **options: Unpack[RunOptions]) -> TrainResult:
     return combine(execute(*assemble(make_plan(config, options))))
 
 
-def assemble(plan: Plan, phases_of: PhasesOf | None = None) -> tuple[Trainer, list[Run]]:
+def assemble(plan: Plan, phases_of: PhasesOf | None = None) -> tuple[Trainer[Run], list[Run]]:
     """The loop and the run of every seed, at their beginning or where a checkpoint was written.
 
     `phases_of` makes the phases where they are not those of the source.
@@ -222,7 +222,7 @@ def make_run(
     )
 
 
-def restore(trainer: Trainer, run: Run, saved: dict[str, Any]) -> None:
+def restore(trainer: Trainer[Run], run: Run, saved: dict[str, Any]) -> None:
     """Put a run back to where its checkpoint was written."""
     trainer.load_state_dict(saved)
     run.results = dict(saved["results"])

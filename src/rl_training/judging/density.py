@@ -12,7 +12,7 @@ from rl_training.algorithms.learner import Batch, Learner, Losses, Noise, NoiseS
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
 from rl_training.core.streams import derive_seed, torch_generator
-from rl_training.judging.fitting import Told, fit
+from rl_training.judging.fitting import Rows, Told, fit
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.judging.settings import JudgeConfig
 from rl_training.models.distributions import gaussian_log_prob
@@ -109,12 +109,10 @@ def fit_density(
     kept = torch.from_numpy(rows)
     fit(
         learner,
-        lambda drawn: {name: values[kept[drawn]] for name, values in columns.items()},
-        len(rows),
+        Rows(lambda drawn: {name: values[kept[drawn]] for name, values in columns.items()}, len(rows)),
         name="density",
         updates=config.density_updates,
-        batch_size=config.batch_size,
-        seed=config.seed,
+        config=config,
         tell=tell,
         notice=keep_the_best,
     )

@@ -19,7 +19,7 @@ from rl_training.judging.coverage import Coverage
 from rl_training.judging.density import unit_spaces
 from rl_training.judging.dynamics import Dynamics
 from rl_training.judging.evidence import action_check, evidence_of
-from rl_training.judging.fitting import Told
+from rl_training.judging.fitting import Keeping, Told, judgement_key
 from rl_training.judging.judgement import BehaviourJudgement, Check, Interval, Judgement, PolicyJudgement
 from rl_training.judging.log import JudgedLog
 from rl_training.judging.rollouts import fit_dynamics, roll_out
@@ -37,12 +37,14 @@ def judge(
     data: TransitionDataset,
     *,
     on_progress: Told = lambda name, done, updates: None,
+    checkpoints: str | Path | None = None,
     **settings: Any,
 ) -> Judgement:
     """Judge policies by a log. `policies`: one, a list, or a mapping of names; anything with `predict`.
 
     `settings` are those of `JudgeConfig`, such as `gamma` and `seed`. All policies are judged on the same
-    resamples and rows, so that their order does not depend on luck of their own.
+    resamples and rows, so that their order does not depend on luck of their own. With a `checkpoints`
+    folder the fits are kept in it while they are made, and the same call goes on from there.
     """
     start = time.monotonic()
     config = JudgeConfig.build(settings)
@@ -53,7 +55,8 @@ def judge(
     for subject in subjects:
         check_fits(subject, log, data.info.source, data.info.spaces)
     actions = [PolicyActions(each.actions(log.obs), each.actions(log.next_obs)) for each in subjects]
-    fitted = fit_values(log, actions, config, on_progress)
+    keeping = None if checkpoints is None else keeping_of(Path(checkpoints), config, log, actions)
+    fitted = fit_values(log, actions, config, on_progress, keeping)
     spaces = data.info.spaces or next((s for s in map(_spaces, subjects) if s is not None), None)
     court = Court(
         log=log,
@@ -62,7 +65,7 @@ def judge(
         spaces=unit_spaces(log, spaces),
         name_of=getattr(data.info, "name_of", lambda kind, index: f"{kind} {index}"),
         covered=Coverage.of(log, config.neighbours, config.seed),
-        dynamics=fit_dynamics(log, config, on_progress) if config.model_rollouts else None,
+        dynamics=fit_dynamics(log, config, on_progress, keeping) if config.model_rollouts else None,
         weighing=prepare_weighing(log, data, spaces, config, on_progress) if config.importance else None,
         shared={
             "episodes": checks.enough_episodes(log, config),
@@ -185,6 +188,13 @@ class Court:
             checks={**self.shared, "convergence": own_convergence},
             calibration=checks.calibration(self.log, self.fitted),
         )
+
+
+def keeping_of(
+    folder: Path, config: JudgeConfig, log: JudgedLog, actions: Sequence[PolicyActions]
+) -> Keeping:
+    columns = (log.obs, log.actions, log.next_obs, log.rewards, log.dones, log.ends)
+    return Keeping(folder, judgement_key(config, [*columns, *(each.there for each in actions)]))
 
 
 def named_subjects(policies: Policies, log: JudgedLog) -> list[Subject]:

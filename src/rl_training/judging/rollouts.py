@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.core.streams import derive_seed, torch_generator
 from rl_training.judging.dynamics import Dynamics, DynamicsModel
-from rl_training.judging.fitting import Told, fit
+from rl_training.judging.fitting import Keeping, Rows, Told, fit
 from rl_training.judging.log import SMALLEST_SPREAD, Float64Array, FloatArray, JudgedLog
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.subjects import Subject
@@ -34,7 +34,7 @@ class Rollouts:
     actions: FloatArray
 
 
-def fit_dynamics(log: JudgedLog, config: JudgeConfig, tell: Told) -> Dynamics:
+def fit_dynamics(log: JudgedLog, config: JudgeConfig, tell: Told, keeping: Keeping | None = None) -> Dynamics:
     """The ensemble, trained on all rows of the log."""
     columns = log.columns
     change = torch.cat([columns["next_obs"] - columns["obs"], columns["rewards"].unsqueeze(-1)], dim=-1)
@@ -56,13 +56,13 @@ def fit_dynamics(log: JudgedLog, config: JudgeConfig, tell: Told) -> Dynamics:
     )
     fit(
         learner,
-        lambda rows: {name: values[rows] for name, values in columns.items()},
-        len(log),
+        Rows(lambda rows: {name: values[rows] for name, values in columns.items()}, len(log)),
         name="dynamics",
         updates=config.model_updates,
-        batch_size=config.batch_size,
-        seed=config.seed,
+        config=config,
+        networks=config.model_members,
         tell=tell,
+        keeping=keeping,
     )
     return learner
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,18 +13,15 @@ from torch import Tensor
 
 from rl_training.algorithms.stacking import stack_learners
 from rl_training.core.streams import torch_generator
-from rl_training.judging.fitting import Told, fit
+from rl_training.judging.fitting import Keeping, Rows, Told, fit
 from rl_training.judging.fqe import FQE, ValueModel
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.judging.settings import JudgeConfig
-from rl_training.runtime.compiling import missing_for_compiling
 
 ENOUGH = 3.0
 """Updates x tau x (1 - gamma): the level of the values is then within exp(-3) of where it settles."""
 
 FEWEST_UPDATES = 5000
-WORTHWHILE = 250_000
-"""Networks x updates from which compiling (20 to 30 s) pays."""
 
 _CHUNK = 4096
 
@@ -81,7 +79,11 @@ def updates_needed(config: JudgeConfig, log: JudgedLog) -> int:
 
 
 def fit_values(
-    log: JudgedLog, policies: Sequence[PolicyActions], config: JudgeConfig, tell: Told
+    log: JudgedLog,
+    policies: Sequence[PolicyActions],
+    config: JudgeConfig,
+    tell: Told,
+    keeping: Keeping | None = None,
 ) -> FittedValues:
     """Train one stack of ensembles and read everything off it that a judgement needs."""
     here = _stacked(log, [*(each.here for each in policies), log.actions])
@@ -91,22 +93,25 @@ def fit_values(
     learner = stack_learners([_learner(log, config) for _ in range(len(policies) + 1)])
     assert isinstance(learner, FQE)
     updates = updates_needed(config, log)
-    networks = config.members * len(here)
-    wanted = networks * updates >= WORTHWHILE if config.compile == "auto" else config.compile
-    if wanted and missing_for_compiling(learner.device.type) is None:
-        learner.compile()
-    history: list[tuple[int, Float64Array]] = []
+    memory: dict[str, list[Any]] = {"updates": [], "values": []}
+
+    def notice(done: int) -> None:
+        memory["updates"].append(done)
+        memory["values"].append(first_values(learner, log, here))
+
     fit(
         learner,
-        lambda rows: batch_of(log, there, usable, rows),
-        len(log),
+        Rows(lambda rows: batch_of(log, there, usable, rows), len(log)),
         name="values",
         updates=updates,
-        batch_size=config.batch_size,
-        seed=config.seed,
+        config=config,
+        networks=config.members * len(here),
         tell=tell,
-        notice=lambda done: history.append((done, first_values(learner, log, here))),
+        notice=notice,
+        memory=memory,
+        keeping=keeping,
     )
+    history = list(zip(memory["updates"], memory["values"], strict=True))
     scale = log.reward_scale
     logged, residuals = _along_the_log(learner, log, there, usable)
     own = torch.cat([_held_out(learner, log, log.columns["obs"], here)[:-1], logged[-1:]])

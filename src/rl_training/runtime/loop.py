@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -13,7 +13,6 @@ from rl_training.algorithms.stacking import keep_members, learner_state
 from rl_training.core.errors import RunFailed
 from rl_training.core.streams import RandomStream
 from rl_training.runtime.collector import FinishedEpisode
-from rl_training.runtime.run import Run
 
 PHASE_NAMES = ("offline", "warm-up", "online")
 
@@ -42,6 +41,26 @@ class Collection(Protocol):
         """Go on with some of the seeds of a stack."""
 
     def close(self) -> None: ...
+
+
+class Follower(Protocol):
+    """What the loop asks of those it trains for: a run of a seed, or anything else that needs a fit."""
+
+    stop_reason: str | None
+    failure: RunFailed | None
+
+    def follow(self, trainer: Trainer[Any], member: int | None) -> None:
+        """Hear who trains, and which of a stack of seeds is one's own."""
+
+    def emit(self, hook: str, *arguments: Any) -> None:
+        """Hear of a moment of the training; the names are those of `Callback`."""
+
+    def request_stop(self, reason: str) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+Followed = TypeVar("Followed", bound=Follower)
 
 
 @dataclass(frozen=True)
@@ -83,14 +102,14 @@ class Counters:
     """Left of the round of updates under way; not zero only where a stop fell inside one."""
 
 
-class Trainer:
+class Trainer(Generic[Followed]):
     """Drives one learner (of one seed or a stack of them) through the phases."""
 
     def __init__(
         self,
         learner: Learner,
         phases: Sequence[Phase],
-        runs: Sequence[Run],
+        runs: Sequence[Followed],
         *,
         batch_size: int,
         batches: RandomStream,
@@ -127,8 +146,7 @@ class Trainer:
 
     def _number_runs(self) -> None:
         for index, run in enumerate(self.runs):
-            run.trainer = self
-            run.member = None if len(self.runs) == 1 else index
+            run.follow(self, None if len(self.runs) == 1 else index)
 
     def _retire_stopped(self) -> None:
         """A seed of a stack that is done is closed and taken out; the others go on without it."""

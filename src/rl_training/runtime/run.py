@@ -88,7 +88,7 @@ class Run:
         self.config, self.settings, self.run_dir = config, settings, run_dir
         self.callbacks, self.notes = list(callbacks), notes
         self.env, self.reference, self.evaluators = env, reference, list(evaluators)
-        self.trainer: Trainer
+        self.trainer: Trainer[Run]
         self.member: int | None = None
         self.stop_reason: str | None = None
         self.signal: int | None = None
@@ -97,6 +97,10 @@ class Run:
         self.logged: dict[str, float] = {}
         self.outcome: dict[str, Any] | None = None
         self.failure: RunFailed | None = None
+
+    def follow(self, trainer: Trainer[Run], member: int | None) -> None:
+        """Belong to a trainer, as one of its stack of seeds or alone."""
+        self.trainer, self.member = trainer, member
 
     @property
     def global_step(self) -> int:
