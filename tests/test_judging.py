@@ -79,6 +79,8 @@ def test_several_methods_stand_beside_the_headline(judged: Judgement) -> None:
     assert good.estimates["model"].value == pytest.approx(good.value, abs=0.25)
     assert good.estimates["wdr"].value == pytest.approx(good.value, abs=0.25)
     assert "kernel" in good.estimates["wis"].note and "fitted" in good.estimates["wis"].note
+    for name, each in good.estimates.items():
+        assert each.low <= each.value <= each.high, name
 
 
 def test_the_behaviour_is_never_left_out(judged: Judgement) -> None:

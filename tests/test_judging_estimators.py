@@ -9,6 +9,8 @@ from rl_training.judging.estimators import (
     cumulative_weights,
     effective_sample_sizes,
     importance_estimates,
+    resampled_doubly_robust,
+    resampled_importance,
     weighted_doubly_robust,
 )
 
@@ -101,3 +103,21 @@ def test_clipping_says_how_much_it_clipped() -> None:
 def test_what_cannot_be_weighted_is_named(rewards: list, ratios: list, complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         importance_estimates(rewards, ratios, gamma=GAMMA)
+
+
+def test_a_resample_counts_episodes_as_often_as_it_drew_them() -> None:
+    """The first episode twice, the second not at all: as if the log held just these."""
+    counts, drawn = np.array([[1.0, 1.0, 1.0], [2.0, 0.0, 1.0]]), (0, 0, 2)
+
+    def of(values: list) -> list:
+        return [values[index] for index in drawn]
+
+    found = resampled_importance(REWARDS, LOG_RATIOS, counts=counts, gamma=GAMMA)
+    expected = importance_estimates(of(REWARDS), of(LOG_RATIOS), gamma=GAMMA)
+    assert {name: values[1] for name, values in found.items()} == pytest.approx(
+        {name: expected[name] for name in found}
+    )
+    columns = (REWARDS, LOG_RATIOS, Q_VALUES, STATE_VALUES)
+    robust = resampled_doubly_robust(*columns, counts=counts, gamma=GAMMA)
+    assert robust[0] == pytest.approx(2.346093, rel=1e-5)
+    assert robust[1] == pytest.approx(weighted_doubly_robust(*(of(c) for c in columns), gamma=GAMMA))

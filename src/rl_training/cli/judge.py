@@ -11,6 +11,7 @@ from rl_training.cli.column_options import with_column_options
 
 if TYPE_CHECKING:
     from rl_training.data.offline_dataset import TransitionDataset
+    from rl_training.judging.critics import TrainedCritic
     from rl_training.judging.judgement import Judgement
 
 
@@ -47,7 +48,8 @@ def judge(
     from rl_training.policies.predict_files import open_policy
 
     keywords = {**parsed_settings(settings or []), "gamma": gamma, "seed": seed}
-    opened = {name: open_policy(path) for name, path in unique_names(policies).items()}
+    named = unique_names(policies)
+    opened = {name: open_policy(path) for name, path in named.items()}
     log = read_data(data, fields)
     with Stages(quiet) as stages:
         result = judge_policies(opened, log, on_progress=stages.tell, checkpoints=checkpoints, **keywords)
@@ -59,6 +61,15 @@ def judge(
         from rl_training.report.judge_page import write_judge_page
 
         typer.echo(f"page: {write_judge_page(result, out)}")
+
+
+def critics_of(paths: dict[str, Path]) -> dict[str, TrainedCritic]:
+    """What runs and checkpoints were trained with; exported policies have left it behind."""
+    from rl_training.judging.critics import trained_critic
+    from rl_training.policies.loading import is_policy_file
+
+    found = {name: trained_critic(path) for name, path in paths.items() if not is_policy_file(path)}
+    return {name: critic for name, critic in found.items() if critic is not None}
 
 
 def read_data(source: str, fields: dict[str, Any]) -> TransitionDataset:

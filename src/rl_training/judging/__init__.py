@@ -13,8 +13,10 @@ SOURCES = {
     "JudgeConfig": "rl_training.judging.settings",
     "Judgement": "rl_training.judging.judgement",
     "PolicyJudgement": "rl_training.judging.judgement",
+    "TrainedCritic": "rl_training.judging.critics",
     "importance_estimates": "rl_training.judging.estimators",
     "judge": "rl_training.judging.judge_policies",
+    "trained_critic": "rl_training.judging.critics",
     "weighted_doubly_robust": "rl_training.judging.estimators",
 }
 

@@ -70,14 +70,45 @@ def falsification(log: JudgedLog, fitted: FittedValues, config: JudgeConfig) -> 
     return Check("passed", reason, numbers)
 
 
-def calibration(log: JudgedLog, fitted: FittedValues) -> tuple[tuple[float, float], ...]:
-    """Mean held-out value and mean return of rows sorted by value into equal parts."""
+Points = tuple[tuple[float, float], ...]
+
+
+def calibration(log: JudgedLog, fitted: FittedValues) -> Points:
+    """Held-out values of the behaviour beside its returns."""
     values = fitted.logged[-1]
-    returns = held_out_returns(log, values)
+    return in_parts(values, held_out_returns(log, values))
+
+
+def in_parts(values: Float64Array, returns: Float64Array) -> Points:
+    """Mean value and mean return of rows sorted by value into equal parts."""
     known = np.flatnonzero(np.isfinite(values) & np.isfinite(returns))
     ordered = known[np.argsort(values[known], kind="stable")]
     parts = [part for part in np.array_split(ordered, CALIBRATION_BINS) if len(part)]
     return tuple((float(values[part].mean()), float(returns[part].mean())) for part in parts)
+
+
+def critic_optimism(
+    log: JudgedLog, fitted: FittedValues, index: int, trained: Float64Array, config: JudgeConfig
+) -> tuple[Check, Points]:
+    """The values of the logged actions that training left, next to what the log earned and the judge says.
+
+    A better policy earns more than the log did: only what is above both is called optimism.
+    """
+    returns, judged = held_out_returns(log, fitted.logged[-1]), fitted.logged[index]
+    known = np.isfinite(returns) & np.isfinite(judged)
+    spread = log.reward_scale.spread
+    above = {
+        "above_returns": float((trained - returns)[known].mean()) / spread,
+        "above_judged": float((trained - judged)[known].mean()) / spread,
+    }
+    points = in_parts(trained, returns)
+    if min(above.values()) > config.falsification_error_limit:
+        reason = (
+            f"The critic it was trained with promises {above['above_returns']:.1f} spreads of returns more "
+            "than was earned: do not go by its own values."
+        )
+        return Check("warned", reason, above), points
+    return Check("passed", "The critic it was trained with does not promise too much.", above), points
 
 
 def convergence(log: JudgedLog, fitted: FittedValues, index: int, config: JudgeConfig) -> Check:

@@ -34,19 +34,35 @@ def importance_estimates(rewards: PerEpisode, log_ratios: PerEpisode, *, gamma: 
     `is` and `wis` weigh whole episodes, `pdis` and `wpdis` each reward by the actions up to it; the w-forms
     divide by the mean weight. An episode that has ended keeps its last weight in those means.
     """
-    _same_lengths(rewards, log_ratios=log_ratios)
-    earned, weights, shares = _table(rewards, "rewards"), cumulative_weights(log_ratios), shared(log_ratios)
-    discounts = gamma ** np.arange(earned.shape[1])
-    returns = earned @ discounts
-    with np.errstate(over="ignore"):  # a weight beyond all bounds is shown as infinite
-        whole, per_decision = (weights[:, -1] * returns).mean(), ((weights * earned) @ discounts).mean()
+    once = np.ones((1, len(rewards)))
+    found = resampled_importance(rewards, log_ratios, counts=once, gamma=gamma)
     return {
-        "is": float(whole),
-        "wis": float(shares[:, -1] @ returns),
-        "pdis": float(per_decision),
-        "wpdis": float((shares * earned).sum(axis=0) @ discounts),
+        "is": float(found["is"][0]),
+        "wis": float(found["wis"][0]),
+        "pdis": float(found["pdis"][0]),
+        "wpdis": float(found["wpdis"][0]),
         "effective_sample_size": float(effective_sample_sizes(log_ratios)[-1]),
     }
+
+
+def resampled_importance(
+    rewards: PerEpisode, log_ratios: PerEpisode, *, counts: Float64Array, gamma: float
+) -> dict[str, Float64Array]:
+    """The four forms on resamples of the episodes: `counts` `[resamples, episodes]` says how often each is
+    in. A resample without any weight gives NaN."""
+    _same_lengths(rewards, log_ratios=log_ratios)
+    earned, weights = _table(rewards, "rewards"), cumulative_weights(log_ratios)
+    relative = _relative_weights(log_ratios)
+    discounts = gamma ** np.arange(earned.shape[1])
+    returns, number = earned @ discounts, counts.sum(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond all bounds is infinite; no weight is NaN
+        totals = counts @ relative
+        return {
+            "is": counts @ (weights[:, -1] * returns) / number,
+            "wis": counts @ (relative[:, -1] * returns) / totals[:, -1],
+            "pdis": counts @ ((weights * earned) @ discounts) / number,
+            "wpdis": (counts @ (relative * earned) / totals) @ discounts,
+        }
 
 
 def weighted_doubly_robust(
@@ -64,8 +80,31 @@ def weighted_doubly_robust(
     V after each episode's last step: zero where it terminated (the default for all), else the value of the
     state at which it was cut off.
     """
+    found = resampled_doubly_robust(
+        rewards,
+        log_ratios,
+        q_values,
+        state_values,
+        counts=np.ones((1, len(rewards))),
+        gamma=gamma,
+        final_values=final_values,
+    )
+    return float(found[0])
+
+
+def resampled_doubly_robust(
+    rewards: PerEpisode,
+    log_ratios: PerEpisode,
+    q_values: PerEpisode,
+    state_values: PerEpisode,
+    *,
+    counts: Float64Array,
+    gamma: float,
+    final_values: npt.ArrayLike | None = None,
+) -> Float64Array:
+    """The same on resamples of the episodes, as in `resampled_importance`."""
     _same_lengths(rewards, log_ratios=log_ratios, q_values=q_values, state_values=state_values)
-    earned, shares = _table(rewards, "rewards"), shared(log_ratios)
+    earned, relative = _table(rewards, "rewards"), _relative_weights(log_ratios)
     q, values = _table(q_values, "q_values"), _table(state_values, "state_values")
     count, longest = earned.shape
     last = np.array([np.size(each) for each in rewards]) - 1
@@ -73,8 +112,11 @@ def weighted_doubly_robust(
     following[np.arange(count), last] = 0.0 if final_values is None else np.asarray(final_values, np.float64)
     running = np.arange(longest) <= last[:, None]
     surprise = np.where(running, earned + gamma * following - q, 0.0)
-    corrections = (shares * surprise).sum(axis=0)
-    return float(values[:, 0].mean() + corrections @ gamma ** np.arange(longest))
+    with np.errstate(invalid="ignore"):
+        corrections = (counts @ (relative * surprise)) / (counts @ relative)
+    first = counts @ values[:, 0] / counts.sum(axis=1)
+    found: Float64Array = first + corrections @ gamma ** np.arange(longest)
+    return found
 
 
 def cumulative_weights(log_ratios: PerEpisode) -> Float64Array:
@@ -82,17 +124,10 @@ def cumulative_weights(log_ratios: PerEpisode) -> Float64Array:
     return np.exp(np.minimum(_running_sums(log_ratios), LARGEST_LOG_WEIGHT))
 
 
-def shared(log_ratios: PerEpisode) -> Float64Array:
-    """The same weights divided by their sum over episodes at each step; no size of weight overflows."""
-    sums = _running_sums(log_ratios)
-    relative = np.exp(sums - sums.max(axis=0))
-    shares: Float64Array = relative / relative.sum(axis=0)
-    return shares
-
-
 def effective_sample_sizes(log_ratios: PerEpisode) -> Float64Array:
     """(sum w)^2 / sum w^2 at every step: as many equally weighted episodes would say as much."""
-    sizes: Float64Array = 1.0 / (shared(log_ratios) ** 2).sum(axis=0)
+    weights = _relative_weights(log_ratios)
+    sizes: Float64Array = weights.sum(axis=0) ** 2 / (weights**2).sum(axis=0)
     return sizes
 
 
@@ -105,6 +140,13 @@ def clipped_log_ratios(
     ]
     outside = sum(int(((each < low) | (each > high)).sum()) for each in plain)
     return [np.clip(each, low, high) for each in plain], outside / max(1, sum(each.size for each in plain))
+
+
+def _relative_weights(log_ratios: PerEpisode) -> Float64Array:
+    """The cumulative weights over the largest of each step: what is divided by their sum never overflows."""
+    sums = _running_sums(log_ratios)
+    relative: Float64Array = np.exp(sums - sums.max(axis=0))
+    return relative
 
 
 def _running_sums(log_ratios: PerEpisode) -> Float64Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.judging import checks
 from rl_training.judging.advice import advice_for
 from rl_training.judging.coverage import Coverage
+from rl_training.judging.critics import TrainedCritic
 from rl_training.judging.density import unit_spaces
 from rl_training.judging.dynamics import Dynamics
 from rl_training.judging.evidence import action_check, evidence_of
@@ -37,14 +38,16 @@ def judge(
     data: TransitionDataset,
     *,
     on_progress: Told = lambda name, done, updates: None,
+    critics: Mapping[str, TrainedCritic] | None = None,
     checkpoints: str | Path | None = None,
     **settings: Any,
 ) -> Judgement:
     """Judge policies by a log. `policies`: one, a list, or a mapping of names; anything with `predict`.
 
     `settings` are those of `JudgeConfig`, such as `gamma` and `seed`. All policies are judged on the same
-    resamples and rows, so that their order does not depend on luck of their own. With a `checkpoints`
-    folder the fits are kept in it while they are made, and the same call goes on from there.
+    resamples and rows, so that their order does not depend on luck of their own. `critics` are what policies
+    were trained with (`trained_critic` of a run), by the policies' names: their optimism is shown. With a
+    `checkpoints` folder the fits are kept in it while they are made, and the same call goes on from there.
     """
     start = time.monotonic()
     config = JudgeConfig.build(settings)
@@ -67,6 +70,7 @@ def judge(
         covered=Coverage.of(log, config.neighbours, config.seed),
         dynamics=fit_dynamics(log, config, on_progress, keeping) if config.model_rollouts else None,
         weighing=prepare_weighing(log, data, spaces, config, on_progress) if config.importance else None,
+        critics=critics or {},
         shared={
             "episodes": checks.enough_episodes(log, config),
             "falsification": checks.falsification(log, fitted, config),
@@ -95,6 +99,7 @@ class Court:
     covered: Coverage
     dynamics: Dynamics | None
     weighing: Weighing | None
+    critics: Mapping[str, TrainedCritic]
     shared: dict[str, Check]
 
     def judge(self, index: int, subject: Subject, actions: PolicyActions) -> PolicyJudgement:
@@ -126,6 +131,13 @@ class Court:
             self.name_of,
         )
         found["actions"] = action_check(evidence.actions)
+        critic = self.critics.get(subject.name)
+        if critic is not None and critic.gamma == self.log.gamma:
+            trained = critic.values(self.log.obs, self.log.actions)
+            found["critic"], points = checks.critic_optimism(
+                self.log, self.fitted, index, trained, self.config
+            )
+            evidence = replace(evidence, critic=points)
         own = fitted
         if model is not None:
             mean = self.config.headline == "both"

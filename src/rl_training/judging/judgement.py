@@ -69,6 +69,8 @@ class Evidence:
     map_inside: tuple[tuple[float, float], ...] = ()
     map_outside: tuple[tuple[float, float], ...] = ()
     uncovered: tuple[UncoveredState, ...] = ()
+    critic: tuple[tuple[float, float], ...] = ()
+    """(value by the critic it was trained with, mean return-to-go of such rows), from low to high values"""
     training: tuple[tuple[float, float, float, float], ...] = ()
     """(updates, value, low, high) while the values were fitted"""
 

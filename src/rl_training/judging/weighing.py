@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rl_training.core.spaces import Spaces
+from rl_training.core.streams import derive_seed
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.stored_rows import as_array
 from rl_training.judging import checks
@@ -17,13 +18,20 @@ from rl_training.judging.density import (
     kernel_log_density,
     unit_spaces,
 )
-from rl_training.judging.estimators import clipped_log_ratios, importance_estimates, weighted_doubly_robust
+from rl_training.judging.estimators import (
+    clipped_log_ratios,
+    resampled_doubly_robust,
+    resampled_importance,
+)
 from rl_training.judging.fitting import Told
 from rl_training.judging.judgement import Check, Interval
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.subjects import Subject
 from rl_training.judging.values import FittedValues
+
+RESAMPLES = 200
+"""Bootstrap resamples of episodes behind an interval."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +60,26 @@ class Weighing:
         )
         note += f"; {clipped:.0%} of the ratios clipped"
         rewards = split(self.log.rewards)
-        found = importance_estimates(rewards, ratios, gamma=self.log.gamma)
-        values = {"is": found["is"], "wis": found["wis"], "pdis": found["pdis"], "wpdis": found["wpdis"]}
-        estimates = {name: Interval(value, note=note) for name, value in values.items()}
+        counts = self._counts(self.log.episodes)
+        found = resampled_importance(rewards, ratios, counts=counts, gamma=self.log.gamma)
         robust = self._doubly_robust(rewards, ratios, fitted, index)
         if robust is not None:
-            estimates["wdr"] = Interval(robust, note=note)
+            found["wdr"] = robust
+        estimates = {name: self._interval(values, note) for name, values in found.items()}
         return estimates, checks.sample_size(ratios, self.log.episodes)
+
+    def _counts(self, episodes: int) -> Float64Array:
+        """All episodes once, then bootstrap resamples of them."""
+        draws = np.random.default_rng(derive_seed(self.config.seed, "judge", "weighing"))
+        resamples = draws.multinomial(episodes, np.full(episodes, 1.0 / episodes), RESAMPLES)
+        return np.concatenate([np.ones((1, episodes)), resamples])
+
+    def _interval(self, values: Float64Array, note: str) -> Interval:
+        """The first number, and between which bounds those of the resamples lie."""
+        known = values[np.isfinite(values)]
+        tail = 50.0 * (1.0 - self.config.confidence)
+        low, high = np.percentile(known, (tail, 100.0 - tail)) if len(known) else (np.nan, np.nan)
+        return Interval(float(values[0]), float(low), float(high), note)
 
     @property
     def _bandwidth(self) -> Float64Array:
@@ -67,7 +88,7 @@ class Weighing:
 
     def _doubly_robust(
         self, rewards: list[Float64Array], ratios: list[Float64Array], fitted: FittedValues, index: int
-    ) -> float | None:
+    ) -> Float64Array | None:
         """Over the episodes that some member has not seen: values are always those of other episodes."""
         logged, own = self.log.per_episode(fitted.logged[index]), self.log.per_episode(fitted.own[index])
         final = fitted.final[index]
@@ -76,8 +97,9 @@ class Weighing:
             return None
         # After a termination nothing follows, whatever the networks say.
         ended = self.log.dones[self.log.ends]
-        return weighted_doubly_robust(
+        return resampled_doubly_robust(
             *([values[i] for i in kept] for values in (rewards, ratios, logged, own)),
+            counts=self._counts(len(kept)),
             gamma=self.log.gamma,
             final_values=np.where(ended, 0.0, final)[kept],
         )

@@ -34,6 +34,7 @@ CHECKS = {
     "second_opinion": "a second method agrees",
     "sample_size": "importance weights carry",
     "actions": "actions are as calm as the log's",
+    "critic": "its own critic is not too hopeful",
 }
 OUTCOMES = {"passed": "passed", "warned": "take note", "refused": "failed"}
 MANY_OBSERVATIONS = 8
@@ -138,6 +139,11 @@ def policy_section(judgement: Judgement, policy: PolicyJudgement) -> Section:
         ),
         uncovered_table(policy),
     ]
+    if len(evidence.critic) > 1:
+        note = "Each dot is a tenth of the rows. Below the line the critic promises more than the log earned."
+        cloud = Cloud("logged rows", 1, evidence.critic)
+        title = "The critic it was trained with"
+        blocks.append(Scatter(title, "its value", "return", (cloud,), note, diagonal=True))
     if len(evidence.training) > 1:
         line = [(done, value) for done, value, _, _ in evidence.training]
         band = [(done, low, high) for done, _, low, high in evidence.training]
