@@ -210,11 +210,12 @@ def test_the_policy_is_evaluated_before_the_first_online_step_and_never_random_a
     np.testing.assert_allclose(state["replay"]["actions"][:6], policy.act_unit(raw.numpy()), atol=1e-4)
 
 
-def test_a_deterministic_policy_explores_with_noise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algo", ["td3_bc", "rebrac"])
+def test_a_deterministic_policy_explores_with_noise(algo: str, tmp_path: Path) -> None:
     quiet, loud = (
         state_of(
             train(
-                phased("td3_bc", tmp_path, algo_kwargs={"exploration_noise": noise}, eval_episodes=0)
+                phased(algo, tmp_path, algo_kwargs={"exploration_noise": noise}, eval_episodes=0)
             ).checkpoint_path
         )["replay"]["actions"][0]
         for noise in (0.0, 0.5)

@@ -21,9 +21,8 @@ def check_dimensions(dataset: TransitionDataset, spaces: Spaces) -> TransitionDa
         raise DataError(f"{dataset.info.source}: the dataset is empty (no complete transition)")
     wanted = {"obs": spaces.obs_dim, "actions": spaces.action_dim}
     for name, width in wanted.items():
-        check_width(
-            name, as_array(dataset.store.columns[name]), width, dataset.info.source, "the environment"
-        )
+        columns, source = as_array(dataset.store.columns[name]), dataset.info.source
+        check_width(name, columns, width, source, "the environment", "; give the env_id that fits the data")
     thin = [
         name
         for name in ("obs", "next_obs", "actions", "next_actions")

@@ -75,11 +75,11 @@ def as_flags(name: str, values: npt.ArrayLike, source: str) -> BoolArray:
     return flags
 
 
-def check_width(name: str, columns: Array, width: int, source: str, wanted_by: str) -> None:
+def check_width(name: str, columns: Array, width: int, source: str, wanted_by: str, remedy: str = "") -> None:
     """Vectors of the size that the environment (or the rest of the data) has."""
     found = columns.shape[1] if columns.ndim > 1 else 1
     if found != width:
-        raise DataError(f"{source}: {name} have {found} numbers per row, but {wanted_by} has {width}")
+        raise DataError(f"{source}: {name} have {found} numbers per row, but {wanted_by} has {width}{remedy}")
 
 
 def check_flat(name: str, shape: tuple[int, ...], source: str) -> None:
