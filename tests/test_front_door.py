@@ -171,6 +171,8 @@ def test_a_dictionary_of_vectors_is_flattened_in_order_and_wrappers_are_applied(
     agent = SAC(env=Count(), wrappers=[Doubled], total_timesteps=30, output_dir=str(tmp_path), **ONLINE)
     result = agent.learn(quiet=True)
     assert agent.policy.spaces.obs_dim == 3
+    with pytest.raises(UserError, match=r"gymnasium\.spaces\.flatten\(space, obs\)"):
+        agent.predict(Count().reset()[0])
     assert result.metrics["eval_return_mean"] == 10.0  # five steps of reward 1, doubled
     saved = load_run_state(result.run_dir)["replay"]["obs"]
     assert saved[:, :2].unique().tolist() == [0.25, 0.5]  # place, then speed: alphabetical
@@ -207,7 +209,8 @@ def test_code_that_a_checkpoint_names_is_not_imported(
         save_checkpoint(path, {**state, "config": {**state["config"], **change}})
         for use in (evaluate_checkpoint, resume_training):
             with pytest.raises(
-                ConfigError, match=r"--env-id trap_module|wrappers must be given again \(trap_module"
+                ConfigError,
+                match=r"--env-id trap_module|wrappers must be given again: .* --wrapper trap_module:wrap",
             ):
                 use(path)  # type: ignore[operator]
     assert not (tmp_path / "sprung").exists() and "trap_module" not in sys.modules
@@ -240,6 +243,8 @@ def test_numbers_of_callbacks_evaluators_and_trackers_arrive(tmp_path: Path) -> 
 
     tracker = Keeps()
     agent = IQL(env="Pendulum-v1", total_timesteps=20, eval_interval=10, output_dir=str(tmp_path), **OFFLINE)
+    with pytest.raises(ConfigError, match=r"trackers\[0\] must have write\(step, metrics, kind\) and close"):
+        agent.learn(trackers=[object()])  # type: ignore[list-item]
     result = agent.learn(
         callbacks=[Says()],
         evaluators=[lambda run: {"answer": 40.0 + run.global_step}],
@@ -251,3 +256,5 @@ def test_numbers_of_callbacks_evaluators_and_trackers_arrive(tmp_path: Path) -> 
     assert [row["answer"] for row in rows if row["kind"] == "eval"] == [50.0, 60.0]
     assert result.metrics["answer"] == 60.0
     assert tracker.closed and (20, "eval") in tracker.rows and (10, "train") in tracker.rows
+    agent.learn(total_timesteps=30, trackers=[tracker], quiet=True)  # type: ignore[list-item]
+    assert (30, "eval") in tracker.rows

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 import rl_training
+from rl_training.core.checkpoints import load_run_state, save_checkpoint
 from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.core.registry import Registry
-from rl_training.experiment.workflows import evaluate_checkpoint, predict_checkpoint
+from rl_training.experiment.finetuning import finetune_checkpoint
+from rl_training.experiment.workflows import evaluate_checkpoint, predict_checkpoint, resume_training
 from rl_training.models.networks import NETWORKS, Network, register_network
 from support import ROOT, tiny_config, train
 
@@ -85,10 +87,21 @@ def test_an_installed_package_works_everywhere(installed: dict[str, str], tmp_pa
         CheckpointError, match=r"needs the network 'sine', .* package 'rl-training-example' had"
     ):
         predict_checkpoint(run, [0.1, 0.2])
-    with pytest.raises(
-        CheckpointError, match=r"needs the algorithm 'pulled_td3', .*'rl-training-example' had"
-    ):
-        evaluate_checkpoint(run, env="Pendulum-v1")
+    for train_on in (resume_training, lambda path: finetune_checkpoint(path, timesteps=5)):
+        with pytest.raises(
+            CheckpointError, match=r"needs the algorithm 'pulled_td3', .*'rl-training-example' had"
+        ):
+            train_on(run)
+
+
+def test_to_act_the_algorithm_need_not_be_known(tmp_path: Path) -> None:
+    result = train(tiny_config("sac", tmp_path, eval_episodes=2))
+    state = {**load_run_state(result.run_dir), "algo": "of_nobody", "algo_package": "gone"}
+    state["config"] = {**state["config"], "algo": "of_nobody"}
+    state["config"]["algo_kwargs"] = {**state["config"]["algo_kwargs"], "setting_of_its_own": 3}
+    save_checkpoint(tmp_path / "foreign.safetensors", state)
+    metrics = evaluate_checkpoint(tmp_path / "foreign.safetensors")
+    assert metrics["eval_return_mean"] == result.metrics["eval_return_mean"]
 
 
 def summary_of(run: Path) -> dict[str, Any]:

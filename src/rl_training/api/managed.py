@@ -15,11 +15,11 @@ from rl_training.core.checkpoints import load_run_state, resolve_checkpoint, sav
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import CheckpointError, UserError
 from rl_training.core.spaces import FloatArray
-from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.exporting import export_policy
 from rl_training.experiment.finetuning import finetune_checkpoint
 from rl_training.experiment.live import LiveSession, open_live
 from rl_training.experiment.logging import Sink
+from rl_training.experiment.run_options import RunOptions
 from rl_training.experiment.training import train
 from rl_training.experiment.workflows import evaluate_state, resume_training, saved_config
 from rl_training.policies.policy import Policy
@@ -81,35 +81,26 @@ class ManagedAlgorithm:
         if isinstance(dataset, str | os.PathLike):
             self.config = with_data(self.config, dataset, columns)
             dataset = None
-        given = None if dataset is None else as_dataset(dataset, columns)
+        options: RunOptions = {
+            "dataset": None if dataset is None else as_dataset(dataset, columns),
+            "callbacks": callbacks,
+            "evaluators": evaluators,
+            "trackers": trackers,
+            "quiet": quiet,
+        }
         if self.result is not None:
-            result = self._go_on(total_timesteps, given, callbacks, evaluators, quiet)
+            result = self._go_on(total_timesteps, options)
         else:
             if total_timesteps is not None:
                 self.config = self.config.replace(total_timesteps=total_timesteps)
-            result = train(
-                self.config,
-                dataset=given,
-                callbacks=callbacks,
-                evaluators=evaluators,
-                trackers=trackers,
-                env=self.env,
-                wrappers=self.wrappers,
-                quiet=quiet,
-            )
+            options |= {"env": self.env, "wrappers": self.wrappers}
+            result = train(self.config, **options)
         assert result.checkpoint_path is not None
         self.result = result
         self._adopt(result.checkpoint_path)
         return result
 
-    def _go_on(
-        self,
-        total: int | None,
-        dataset: TransitionDataset | None,
-        callbacks: Sequence[Callback] | None,
-        evaluators: Sequence[Evaluator] | None,
-        quiet: bool,
-    ) -> TrainResult:
+    def _go_on(self, total: int | None, options: RunOptions) -> TrainResult:
         assert self.result is not None and self.result.checkpoint_path is not None
         done = int(self.result.metrics["global_step"])
         target = self.config.total_timesteps if total is None else total
@@ -118,16 +109,8 @@ class ManagedAlgorithm:
                 f"total_timesteps must be > {done}, the steps that this {type(self).__name__} has made, to "
                 f"go on training, got {target}; call learn(total_timesteps={2 * done}), or make a new one"
             )
-        return resume_training(
-            self.result.checkpoint_path,
-            total_timesteps=target,
-            dataset=dataset,
-            callbacks=callbacks,
-            evaluators=evaluators,
-            env=self.env or self.config.env_id,
-            wrappers=self.wrappers or (),
-            quiet=quiet,
-        )
+        options |= {"env": self.env or self.config.env_id, "wrappers": self.wrappers or ()}
+        return resume_training(self.result.checkpoint_path, total_timesteps=target, **options)
 
     def finetune(
         self,

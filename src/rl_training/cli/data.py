@@ -222,14 +222,14 @@ def _environment(
     """The environment of the options, else the one that the checkpoint's policy was trained for."""
     from rl_training.core.checkpoints import load_run_state
     from rl_training.core.errors import ConfigError
-    from rl_training.experiment.workflows import refuse_import, saved_config
+    from rl_training.experiment.workflows import refuse_import, saved_fields
     from rl_training.policies.saved import NOT_FOR_ACTING
 
     if env_id is not None:
         return env_id, env_kwargs
     if checkpoint is None:
         raise ConfigError("--env-id is required (or --checkpoint of a run that has one)")
-    config = saved_config(load_run_state(checkpoint, skip=NOT_FOR_ACTING))
+    config, _ = saved_fields(load_run_state(checkpoint, skip=NOT_FOR_ACTING))
     if config.env_id is None:
         raise ConfigError(f"--env-id is required: {checkpoint} was trained without an environment")
     return refuse_import(config.env_id), {**config.env_kwargs, **env_kwargs}

@@ -64,7 +64,9 @@ class Spaces:
         size = self.obs_dim
         try:
             values = np.asarray(obs, dtype=np.float32)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError):
+            if isinstance(obs, Mapping):
+                error = TypeError("a dictionary is put in one line by gymnasium.spaces.flatten(space, obs)")
             raise UserError(f"obs must be numbers of shape ({size},) or (n, {size}): {error}") from None
         if values.ndim not in (1, 2) or values.shape[-1] != size:
             raise UserError(f"obs must have shape ({size},) or (n, {size}), got {values.shape}")

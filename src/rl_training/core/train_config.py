@@ -21,8 +21,8 @@ from rl_training.core.errors import ConfigError
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
-class TrainConfig(ConfigModel):
-    """Everything that defines a run; `algo_kwargs` holds what belongs to the algorithm and its data."""
+class RunFields(ConfigModel):
+    """A run's config as it is written down; what its `algo_kwargs` mean, the algorithm alone knows."""
 
     section: ClassVar[str] = "run"
 
@@ -55,6 +55,35 @@ class TrainConfig(ConfigModel):
     algo_kwargs: dict[str, Any] = setting({}, "settings of the algorithm, its data and its schedule (flat)")
     env_kwargs: dict[str, Any] = setting({}, "keyword arguments for gymnasium.make")
 
+    @field_validator("output_dir", mode="before")
+    @classmethod
+    def _paths_are_text(cls, value: Any) -> Any:
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_differ(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and (not value or len(set(value)) < len(value)):
+            raise ValueError(f"seeds must be different seeds, at least one, got {list(value)}")
+        return value
+
+    @field_validator("device")
+    @classmethod
+    def _device_is_known(cls, value: str) -> str:
+        if not _DEVICE.fullmatch(value):
+            raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {value!r}")
+        return value
+
+    @field_validator("algo_kwargs", "env_kwargs", mode="before")
+    @classmethod
+    def _kwargs_are_plain(cls, value: Any, info: ValidationInfo) -> Any:
+        """Stored as a private copy that YAML and JSON can hold, so that the checkpoint can carry it."""
+        return _plain(value, info.field_name or "") if isinstance(value, Mapping) else value
+
+
+class TrainConfig(RunFields):
+    """Everything that defines a run; `algo_kwargs` holds what belongs to the algorithm and its data."""
+
     def run_config(self) -> ControlFields:
         """The algorithm's typed settings with every default filled in."""
         return ALGORITHMS.get(self.algo).settings.build(self.algo_kwargs, where="algo_kwargs")
@@ -82,31 +111,6 @@ class TrainConfig(ConfigModel):
         if isinstance(given, Mapping):
             lines += under("algo_kwargs", _mistakes_of(recipe.settings, given))
         return lines
-
-    @field_validator("output_dir", mode="before")
-    @classmethod
-    def _paths_are_text(cls, value: Any) -> Any:
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-    @field_validator("seeds")
-    @classmethod
-    def _seeds_differ(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if value is not None and (not value or len(set(value)) < len(value)):
-            raise ValueError(f"seeds must be different seeds, at least one, got {list(value)}")
-        return value
-
-    @field_validator("device")
-    @classmethod
-    def _device_is_known(cls, value: str) -> str:
-        if not _DEVICE.fullmatch(value):
-            raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {value!r}")
-        return value
-
-    @field_validator("algo_kwargs", "env_kwargs", mode="before")
-    @classmethod
-    def _kwargs_are_plain(cls, value: Any, info: ValidationInfo) -> Any:
-        """Stored as a private copy that YAML and JSON can hold, so that the checkpoint can carry it."""
-        return _plain(value, info.field_name or "") if isinstance(value, Mapping) else value
 
 
 def parse_config(values: Mapping[str, Any]) -> TrainConfig:

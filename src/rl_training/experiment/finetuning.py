@@ -13,7 +13,12 @@ from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.training import train
-from rl_training.experiment.workflows import environment_of_state, place_for_new_run, saved_config
+from rl_training.experiment.workflows import (
+    environment_of_state,
+    place_for_new_run,
+    require_algorithm,
+    saved_config,
+)
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.environments import EnvMaker, GivenEnv, Wrapper
 from rl_training.runtime.run import Evaluator, TrainResult
@@ -75,6 +80,7 @@ def state_to_finetune(path: str | Path) -> tuple[Path, dict[str, Any]]:
         raise CheckpointError(
             f"{file} holds a policy without its learner; fine-tune from a checkpoint of the run"
         )
+    require_algorithm(state)
     if get_recipe(state["algo"]).online:
         raise ConfigError(
             f"algo must learn from data to be fine-tuned, {state['algo']} learns online already: go on with "

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Literal, Protocol, Self
+from typing import Any, BinaryIO, Literal, Protocol, Self, runtime_checkable
 
 from rl_training.core.atomic import plain_json, reason, replace_file
 from rl_training.core.errors import RunFailed
@@ -20,6 +20,7 @@ Kind = Literal["train", "eval", "collect"]
 Values = Mapping[str, float | None]
 
 
+@runtime_checkable
 class Sink(Protocol):
     """A place that metrics go to; a further tracker is a class with these two methods."""
 

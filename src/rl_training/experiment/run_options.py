@@ -39,6 +39,11 @@ def check_parts(options: RunOptions) -> None:
                 f"callbacks[{index}] must be a Callback (subclass rl_training.Callback and override a hook), "
                 f"got {callback!r}"
             )
+    for index, tracker in enumerate(options.get("trackers") or ()):
+        if not isinstance(tracker, Sink):
+            raise ConfigError(
+                f"trackers[{index}] must have write(step, metrics, kind) and close(), got {tracker!r}"
+            )
     functions = {"evaluators": options.get("evaluators"), "wrappers": options.get("wrappers")}
     for name, given in functions.items():
         for index, part in enumerate(given or ()):

@@ -18,7 +18,7 @@ from rl_training.core.devices import choose_device
 from rl_training.core.errors import ConfigError, EnvironmentProblem, UserError
 from rl_training.core.extras import install_hint
 from rl_training.data.data_info import ReferenceReturns
-from rl_training.experiment.workflows import environment_of_state, saved_config
+from rl_training.experiment.workflows import environment_of_state, saved_fields
 from rl_training.policies.saved import NOT_FOR_ACTING, policy_of_state
 from rl_training.runtime.callbacks.evaluation import eval_metrics
 from rl_training.runtime.environments import EnvLike, GivenEnv, Wrapper, describe_error, quiet_gymnasium
@@ -41,11 +41,10 @@ def film_checkpoint(
     """Play a saved policy, write each episode to `folder/episode-<k>.mp4`, return the evaluation metrics."""
     require_encoder()
     state = load_run_state(path, skip=NOT_FOR_ACTING)
-    config = saved_config(state)
+    config, settings = saved_fields(state)
     maker = environment_of_state(state, config, env, wrappers)
     if maker is None:
         raise ConfigError("env_id must be given to film: this policy was trained without an environment")
-    settings = config.run_config()
     seed = config.seed if settings.eval_seed is None else settings.eval_seed
     files, result = film_policy(
         policy_of_state(state, choose_device(device)),

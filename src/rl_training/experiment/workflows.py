@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import gymnasium as gym
 import numpy.typing as npt
 
+from rl_training.config.run_fields import ControlFields
 from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.checkpoints import load_run_state, newest_checkpoint, resolve_checkpoint
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.spaces import FloatArray
-from rl_training.core.train_config import TrainConfig, parse_config
+from rl_training.core.train_config import RunFields, TrainConfig, parse_config
 from rl_training.data.data_info import ReferenceReturns
-from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.experiment.run_options import RunOptions
 from rl_training.experiment.training import train
 from rl_training.policies.packing import missing_part
 from rl_training.policies.saved import NOT_FOR_ACTING, load_saved_policy, policy_of_state
-from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.callbacks.evaluation import eval_metrics
 from rl_training.runtime.environments import EnvMaker, GivenEnv, Wrapper, env_maker
-from rl_training.runtime.run import Evaluator, TrainResult, evaluate_run_policy
+from rl_training.runtime.run import TrainResult, evaluate_run_policy
 
 
 def evaluate_checkpoint(
@@ -48,7 +49,7 @@ def evaluate_state(
     env: GivenEnv | EnvMaker | None = None,
     wrappers: Sequence[Wrapper] | None = None,
 ) -> dict[str, Any]:
-    config = saved_config(state)
+    config, settings = saved_fields(state)
     maker = environment_of_state(state, config, env, wrappers)
     if maker is None:
         raise ConfigError("env_id must be given to evaluate: this policy was trained without an environment")
@@ -57,7 +58,7 @@ def evaluate_state(
     policy = policy_of_state(state, choose_device(device))
     episodes = num_episodes or max(1, config.eval_episodes)
     reference = state["reference"]
-    result = evaluate_run_policy(policy, maker, config, config.run_config(), episodes)
+    result = evaluate_run_policy(policy, maker, config, settings, episodes)
     return {
         **eval_metrics(result, None if reference is None else ReferenceReturns.from_dict(reference)),
         "global_step": state["counters"]["global_step"],
@@ -72,7 +73,7 @@ def predict_checkpoint(path: str | Path, obs: npt.ArrayLike, *, deterministic: b
 
 def environment_of_state(
     state: Mapping[str, Any],
-    config: TrainConfig,
+    config: RunFields,
     env: GivenEnv | EnvMaker | None,
     wrappers: Sequence[Wrapper] | None,
 ) -> EnvMaker | None:
@@ -80,9 +81,10 @@ def environment_of_state(
     if env is None and "env" in state["in_python"]:
         raise ConfigError("env must be given: this run's environment was passed as an object")
     if wrappers is None and (config.wrappers or "wrappers" in state["in_python"]):
-        named = f" ({', '.join(config.wrappers)})" if config.wrappers else ""
+        options = " ".join(f"--wrapper {name}" for name in config.wrappers) or "wrappers=[…] in Python"
         raise ConfigError(
-            f"wrappers must be given again{named}: they are code, which a checkpoint does not get to import"
+            "wrappers must be given again: they are code, which a checkpoint does not get to import; "
+            f"if you trust them: {options}"
         )
     if env is None and config.env_id is None:
         return None
@@ -104,10 +106,29 @@ def refuse_import(env_id: str) -> str:
 
 def saved_config(state: Mapping[str, Any]) -> TrainConfig:
     """The config a checkpoint was written with, checked against this version's settings."""
+    require_algorithm(state)
+    with fitting_this_version():
+        return parse_config(state["config"])
+
+
+def saved_fields(state: Mapping[str, Any]) -> tuple[RunFields, ControlFields]:
+    """As much of that config as acting needs: also where the algorithm is not known."""
+    with fitting_this_version():
+        config = RunFields.build(state["config"])
+        known = config.algo_kwargs.keys() & ControlFields.model_fields
+        return config, ControlFields.build({name: config.algo_kwargs[name] for name in known})
+
+
+def require_algorithm(state: Mapping[str, Any]) -> None:
+    """To train on, a checkpoint needs its algorithm."""
     if state["algo"] not in ALGORITHMS:
         raise CheckpointError(missing_part("algorithm", state["algo"], state["algo_package"]))
+
+
+@contextmanager
+def fitting_this_version() -> Iterator[None]:
     try:
-        return parse_config(state["config"])
+        yield
     except ConfigError as problem:
         raise CheckpointError(
             f"this checkpoint's config does not fit this version: {'; '.join(str(problem).splitlines())}"
@@ -120,14 +141,7 @@ def resume_training(
     total_timesteps: int | None = None,
     online_timesteps: int | None = None,
     output_dir: str | Path | None = None,
-    run_suffix: str | None = None,
-    callbacks: Sequence[Callback] | None = None,
-    evaluators: Sequence[Evaluator] | None = None,
-    dataset: TransitionDataset | None = None,
-    env: GivenEnv | EnvMaker | None = None,
-    wrappers: Sequence[Wrapper] | None = None,
-    allow_changed_data: bool = False,
-    quiet: bool = False,
+    **options: Unpack[RunOptions],
 ) -> TrainResult:
     """Go on exactly where a checkpoint was written, to a new total.
 
@@ -143,9 +157,10 @@ def resume_training(
     config = saved_config(state)
     if "live" in state["in_python"]:
         raise ConfigError("this run learns from a loop of your own: load it in Python and call go_live()")
-    if "dataset" in state["in_python"] and dataset is None:
+    if "dataset" in state["in_python"] and options.get("dataset") is None:
         raise ConfigError("dataset must be given: this run learned from a dataset that was passed in memory")
-    maker = environment_of_state(state, config, env, wrappers)
+    options["env"] = environment_of_state(state, config, options.get("env"), options.get("wrappers"))
+    options["wrappers"] = ()
     changes: dict[str, Any] = {}
     if total_timesteps is not None:
         refuse_passed_phase(state, config, total_timesteps)
@@ -153,23 +168,12 @@ def resume_training(
     if online_timesteps is not None:
         changes["online_timesteps"] = online_timesteps
     newest = file.parent.name == CHECKPOINT_FOLDER and file == newest_checkpoint(file.parent)
-    in_place = output_dir is None and run_suffix is None and newest
-    if not in_place:
+    if output_dir is None and options.get("run_suffix") is None and newest:
+        options["run_dir"] = file.parent.parent
+    else:
         changes["output_dir"] = str(output_dir or place_for_new_run(file))
-    config = parse_config({**config.to_dict(), **changes})
-    return train(
-        config,
-        run_suffix=run_suffix,
-        checkpoint_state=state,
-        callbacks=callbacks,
-        evaluators=evaluators,
-        dataset=dataset,
-        env=maker,
-        wrappers=(),
-        run_dir=file.parent.parent if in_place else None,
-        allow_changed_data=allow_changed_data,
-        quiet=quiet,
-    )
+    options["checkpoint_state"] = state
+    return train(parse_config({**config.to_dict(), **changes}), **options)
 
 
 def place_for_new_run(file: Path) -> Path:

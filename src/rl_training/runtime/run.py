@@ -14,7 +14,7 @@ from rl_training.algorithms.stacking import unstack_member
 from rl_training.config.run_fields import ControlFields
 from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.errors import RunFailed
-from rl_training.core.train_config import TrainConfig
+from rl_training.core.train_config import RunFields, TrainConfig
 from rl_training.core.version import library_versions
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.policies.packing import pack_policy
@@ -208,7 +208,7 @@ class Run:
 def evaluate_run_policy(
     policy: Policy,
     env: EnvLike,
-    config: TrainConfig,
+    config: RunFields,
     settings: ControlFields,
     num_episodes: int | None = None,
 ) -> EvalResult:
