@@ -64,10 +64,12 @@ class Spaces:
         size = self.obs_dim
         try:
             values = np.asarray(obs, dtype=np.float32)
-        except (TypeError, ValueError):
-            if isinstance(obs, Mapping):
-                error = TypeError("a dictionary is put in one line by gymnasium.spaces.flatten(space, obs)")
-            raise UserError(f"obs must be numbers of shape ({size},) or (n, {size}): {error}") from None
+        except (TypeError, ValueError) as error:
+            hint = "; gymnasium.spaces.flatten(space, obs) makes them of a dictionary"
+            raise UserError(
+                f"obs must be numbers of shape ({size},) or (n, {size}): {error}"
+                f"{hint if isinstance(obs, Mapping) else ''}"
+            ) from None
         if values.ndim not in (1, 2) or values.shape[-1] != size:
             raise UserError(f"obs must have shape ({size},) or (n, {size}), got {values.shape}")
         if not np.isfinite(values).all():
