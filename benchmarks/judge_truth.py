@@ -10,6 +10,9 @@ Columns: Spearman rank correlation of estimated and true values; regret of the f
 of the first three; mean absolute error (all three as shares of best minus worst); share of 90 % intervals
 that hold the truth, over the policies whose checks pass and over the others; planted bad policies that were
 called better.
+
+`--gaps` plants failures of coverage instead: a log of the pendulum that holds nothing but weak torques, and
+policies whose torques are strong. Each of them has to be refused.
 """
 
 from __future__ import annotations
@@ -19,16 +22,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from judge_policies import DATA_SETS, GAMMA, PLANTED, DataSet, truth_of
 from judge_tables import measures, print_rows
 
-from rl_training.data import load_transition_dataset
+from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.experiment.runs import write_json_atomic
 from rl_training.judging import judge
 
-METHODS = ("fqe", "model", "wdr", "wpdis")
+METHODS = ("headline", "fqe", "model", "wdr", "wpdis")
+WEAK = 0.3
+"""Largest torque of the log with gaps, as a share of what is possible."""
+
+STRONG = ("bold-3000", "constant", "biased")
 
 
 def judged(data_set: DataSet, options: argparse.Namespace, seed: int) -> dict[str, Any]:
@@ -50,8 +58,42 @@ def judged(data_set: DataSet, options: argparse.Namespace, seed: int) -> dict[st
     return told
 
 
+def weak_log(seed: int, episodes: int = 100, length: int = 200) -> TransitionDataset:
+    """Random weak torques on the pendulum."""
+    env = gym.make("Pendulum-v1", max_episode_steps=length)
+    draws = np.random.default_rng(seed)
+    rows: list[tuple[Any, ...]] = []
+    for episode in range(episodes):
+        state = env.reset(seed=1000 * seed + episode)[0]
+        for _ in range(length):
+            action = 2.0 * draws.uniform(-WEAK, WEAK, 1).astype(np.float32)
+            after, reward, *_ = env.step(action)
+            rows.append((state, action, reward, after))
+            state = after
+    ends = np.arange(len(rows)) % length == length - 1
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    return TransitionDataset(*columns, np.zeros(len(rows)), truncations=ends)
+
+
+def judge_gaps(options: argparse.Namespace, seed: int) -> None:
+    """Print what is said of policies whose actions the log does not hold."""
+    policies, truth = truth_of(
+        DATA_SETS["pendulum-random"], options.data, options.out / "pendulum-random", seed
+    )
+    told = judge({name: policies[name] for name in STRONG}, weak_log(seed), gamma=GAMMA, seed=seed)
+    for policy in told.policies:
+        failed = [name for name, check in policy.checks.items() if check.outcome == "refused"]
+        true = truth[policy.name]["value"]
+        print(
+            f"seed {seed} {policy.name}: true {true:.1f} judged {policy.value:.1f} {policy.verdict} {failed}"
+        )
+    write_json_atomic(options.out / f"gaps{options.suffix}-s{seed}.json", told.to_dict())
+
+
 def row(name: str, told: dict[str, Any], method: str) -> dict[str, Any]:
     """The measures of one method on one data set and seed."""
+    for policy in told["policies"]:  # the headline's interval is not that of a single method
+        policy["estimates"]["headline"] = {key: policy[key] for key in ("value", "low", "high")}
     policies = [policy for policy in told["policies"] if method in policy["estimates"]]
     truth = np.array([policy["truth"]["value"] for policy in policies])
     values = np.array([policy["estimates"][method]["value"] or np.nan for policy in policies], dtype=float)
@@ -107,11 +149,17 @@ def main() -> None:
     parser.add_argument("--settings", default="{}", help="settings of the judgement, as JSON")
     parser.add_argument("--suffix", default="", help="keeps judgements of other settings apart")
     parser.add_argument("--policies-only", action="store_true", help="train and measure them, judge nothing")
+    parser.add_argument(
+        "--gaps", action="store_true", help="judge policies on a log that does not cover them"
+    )
     parser.add_argument("--table", action="store_true", help="print what is there, judge nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows, said = [], []
     for seed in options.seeds:
+        if options.gaps:
+            judge_gaps(options, seed)
+            continue
         for name in options.sets:
             if options.policies_only:
                 truth_of(DATA_SETS[name], options.data, options.out / name, seed)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,18 @@ def test_everything_is_plain_data(judged: Judgement) -> None:
     assert good["per_step"] == pytest.approx(0.1 * good["value"])
     assert told["settings"]["gamma"] == 0.9
     assert told["data"]["episodes"] == 80
+
+
+def test_a_choice_within_noise_is_a_tie(judged: Judgement) -> None:
+    """Members are compared in pairs: what sets all values of one resample apart does not count."""
+    assert [each.name for each in judged.ties()] == ["good"]
+    good, bad, far = judged.policies
+    noise = 5.0 * np.arange(len(good.members))
+    first = replace(good, members=tuple(noise + 1.0))
+    close = replace(bad, members=tuple(noise + 1.0 + np.array([-0.1, 0.1, -0.1, 0.1])))
+    assert [each.name for each in replace(judged, policies=(first, close, far)).ties()] == ["good", "bad"]
+    clear = replace(bad, members=tuple(noise + np.array([-0.1, 0.1, -0.1, 0.1])))
+    assert [each.name for each in replace(judged, policies=(first, clear, far)).ties()] == ["good"]
 
 
 def test_evidence_is_in_the_users_units(judged: Judgement, log: TransitionDataset) -> None:

@@ -119,6 +119,9 @@ def print_result(result: Judgement) -> None:
     print_table(("policy", "verdict", f"value [{share}]", "per step"), rows)
     for policy in result.ranking():
         typer.echo(f"{policy.name}: {policy.sentence}")
+    tied = [each.name for each in result.ties()]
+    if len(tied) > 1:
+        typer.echo(f"{tied[0]} comes first, but this log cannot tell it from: {', '.join(tied[1:])}")
     for sentence in result.advice:
         typer.echo(f"- {sentence}")
 

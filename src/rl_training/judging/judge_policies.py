@@ -157,6 +157,7 @@ class Court:
             estimates=estimates,
             checks=found,
             evidence=evidence,
+            members=tuple(self.fitted.values[index].tolist()),
         )
 
     def ask_the_model(self, subject: Subject, fitted: Interval, found: dict[str, Check]) -> Interval | None:

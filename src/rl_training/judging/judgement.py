@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 Verdict = Literal["better", "worse", "indistinguishable", "refused"]
 Outcome = Literal["passed", "warned", "refused"]
 
@@ -92,6 +94,8 @@ class PolicyJudgement:
     estimates: Mapping[str, Interval]
     checks: Mapping[str, Check]
     evidence: Evidence
+    members: tuple[float, ...] = ()
+    """the fitted value by each network; those of one place saw the same episodes for every policy"""
 
     @property
     def score(self) -> float:
@@ -136,6 +140,23 @@ class Judgement:
     def ranking(self) -> list[PolicyJudgement]:
         """From the one to take first; refused ones come last."""
         return sorted(self.policies, key=lambda each: (each.verdict == "refused", -each.score))
+
+    def ties(self) -> list[PolicyJudgement]:
+        """The first of the ranking and those that this log cannot tell from it, in order.
+
+        Compared network by network: what all policies share, such as lucky episodes, cancels.
+        """
+        from rl_training.judging.verdicts import interval
+
+        first, *others = self.ranking()
+        tied = [first]
+        for each in others:
+            if each.verdict == "refused" and first.verdict != "refused":
+                continue
+            gap = interval(np.subtract(first.members, each.members), float(self.settings["confidence"]))
+            if gap.low is None or gap.low <= 0.0:
+                tied.append(each)
+        return tied
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data: `json.dumps` takes it."""

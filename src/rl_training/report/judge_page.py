@@ -94,6 +94,9 @@ def verdict_table(judgement: Judgement, ranked: list[PolicyJudgement]) -> Table:
         "Value: expected sum of discounted rewards from the first state of an episode. Refused policies keep "
         "their numbers, but these must not be relied on."
     )
+    tied = [each.name for each in judgement.ties()]
+    if len(tied) > 1:
+        note += f" {tied[0]} comes first, but this log cannot tell it from: {', '.join(tied[1:])}."
     header = ("policy", "verdict", "value", "per step")
     return Table("Is it better than what was logged?", header, tuple(rows), note)
 
