@@ -1,11 +1,13 @@
 """Kill a run that goes from offline to online in all its phases, and compare it with an undisturbed one.
 
     python benchmarks/kill_finetune.py --kills 60 --algo cal_ql
+    python benchmarks/kill_finetune.py --kills 60 --algo iql --live
 
 The kills are spread over the offline phase, the warm-up, the online phase and the borders between them: the
 process kills itself with SIGKILL before a step, inside a round of updates or after a step, and every third
 time it is killed from outside at any moment. The next process resumes from the newest checkpoint. At the end
-every part of the training state must equal, bit for bit, that of the same run without any kill.
+every part of the training state must equal, bit for bit, that of the same run without any kill. With `--live`
+the online phase is a loop of the script's own (`act`, `observe`, `update`), and all kills fall into it.
 """
 
 import argparse
@@ -16,19 +18,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rl_training.core.checkpoints import load_checkpoint, newest_checkpoint
 from rl_training.core.train_config import TrainConfig
+from rl_training.experiment.live import open_live
 from rl_training.experiment.training import train
 from rl_training.experiment.workflows import resume_training
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
 
-OFFLINE, WARMUP, ONLINE = 60, 20, 100
+OFFLINE, WARMUP, ONLINE, EPISODE = 60, 20, 100, 11
 STATE = ("counters", "learner", "streams", "collector", "exploration", "replay", "callbacks")
 HOOKS = ("on_step_start", "on_update_end", "on_step_end")
 
@@ -37,7 +42,7 @@ def config(algo: str, output_dir: Path) -> TrainConfig:
     return TrainConfig(
         algo=algo,
         env_id="Pendulum-v1",
-        env_kwargs={"max_episode_steps": 11},
+        env_kwargs={"max_episode_steps": EPISODE},
         total_timesteps=OFFLINE,
         online_timesteps=ONLINE,
         output_dir=str(output_dir),
@@ -65,16 +70,47 @@ class Kill(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def go_on(algo: str, folder: Path, callbacks: list[Callback]) -> None:
+def begun(folder: Path, live: bool) -> Path | None:
+    """The run in a folder, once it has a checkpoint."""
+    runs = sorted(folder.glob("*-live" if live else "*"))
+    return next((run for run in runs if newest_checkpoint(run)), None)
+
+
+def in_an_environment(algo: str, folder: Path, callbacks: list[Callback]) -> None:
     """Start the run, or resume it from its newest checkpoint."""
-    started = next((run for run in sorted(folder.glob("*")) if newest_checkpoint(run)), None)
+    started = begun(folder, live=False)
     if started is None:
         train(config(algo, folder), callbacks=callbacks, quiet=True)
     else:
         resume_training(started, callbacks=callbacks, quiet=True)
 
 
-def in_a_child(algo: str, folder: Path, callbacks: list[Callback], seconds: float | None) -> int:
+def observed(step: int) -> Any:
+    """What the machine of the live loop shows, as a function of the step alone."""
+    return np.array([np.cos(step), np.sin(step), np.sin(0.1 * step)], dtype=np.float32)
+
+
+def in_a_loop(algo: str, folder: Path, callbacks: list[Callback]) -> None:
+    """Begin a live session from a policy that was trained before, or go on with it."""
+    started = begun(folder, live=True)
+    parent = folder / f"{algo}-Pendulum-v1-s0"
+    session = open_live(started or parent, timesteps=None if started else ONLINE, callbacks=callbacks)
+    while (step := session.trainer.counters.env_steps) < ONLINE:
+        place = step % EPISODE
+        action = session.act(observed(step), first=place == 0)
+        reward = -float(np.square(action).sum())
+        session.observe(reward, observed(step + 1), truncated=place == EPISODE - 1)
+        session.update()
+    session.close()
+
+
+def in_a_child(
+    go_on: Callable[[str, Path, list[Callback]], None],
+    algo: str,
+    folder: Path,
+    callbacks: list[Callback],
+    seconds: float | None,
+) -> int:
     """The exit status of a process that goes on with the run, killed after some seconds if it still runs."""
     child = os.fork()
     if child == 0:
@@ -84,10 +120,6 @@ def in_a_child(algo: str, folder: Path, callbacks: list[Callback], seconds: floa
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
     return os.waitpid(child, 0)[1]
-
-
-def finished(folder: Path) -> Path:
-    return next(run for run in sorted(folder.glob("*")) if newest_checkpoint(run))
 
 
 def differences(left: Any, right: Any, name: str = "") -> list[str]:
@@ -108,26 +140,32 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--algo", default="cal_ql")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments of the kills")
+    parser.add_argument("--live", action="store_true", help="a loop of our own in place of an environment")
     options = parser.parse_args()
+    live, algo = options.live, options.algo
+    go_on, first = (in_a_loop, OFFLINE + 1) if live else (in_an_environment, 1)
     torch.set_num_threads(1)
     rng, counts = random.Random(options.seed), Counter[str]()
     with tempfile.TemporaryDirectory() as place:
         disturbed, undisturbed = Path(place, "disturbed"), Path(place, "undisturbed")
+        for folder in (disturbed, undisturbed) if live else ():
+            train(config(algo, folder).replace(online_timesteps=0), quiet=True)
         for number in range(options.kills):
-            step = 1 + number * (OFFLINE + ONLINE - 1) // options.kills
+            step = first + number * (OFFLINE + ONLINE - first) // options.kills
             phase = "offline" if step <= OFFLINE else "warm-up" if step <= OFFLINE + WARMUP else "online"
             hook, seconds = rng.choice(HOOKS), rng.uniform(0.1, 2.0) if number % 3 == 2 else None
-            status = in_a_child(options.algo, disturbed, [Kill(hook, step)], seconds)
+            status = in_a_child(go_on, algo, disturbed, [Kill(hook, step)], seconds)
             assert os.WIFSIGNALED(status), f"the run ended by itself (status {status})"
             counts[f"{phase}, {'from outside' if seconds else hook}"] += 1
-        assert in_a_child(options.algo, disturbed, [], None) == 0
-        assert in_a_child(options.algo, undisturbed, [], None) == 0
-        left, right = (load_checkpoint(finished(folder)) for folder in (disturbed, undisturbed))
+        assert in_a_child(go_on, algo, disturbed, [], None) == 0
+        assert in_a_child(go_on, algo, undisturbed, [], None) == 0
+        left, right = (load_checkpoint(begun(folder, live) or folder) for folder in (disturbed, undisturbed))
     for name, count in sorted(counts.items()):
         print(f"{count:4d}  {name}")
-    unequal = [line for key in STATE for line in differences(left[key], right[key], key)]
+    unequal = [line for key in STATE if key in left for line in differences(left[key], right[key], key)]
+    where = f"{algo}{', live' if live else ''}: step {left['counters']['global_step']}"
     print(
-        f"{options.algo}: step {left['counters']['global_step']} after {options.kills} kills; "
+        f"{where} after {options.kills} kills; "
         f"values that differ from the undisturbed run: {', '.join(unequal) or 'none'}"
     )
     return 1 if unequal else 0
