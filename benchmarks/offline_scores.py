@@ -4,10 +4,10 @@
         --reference=-280.67,16673.12 --algo td3_bc:50000 --algo iql:50000 --algo awac:30000 --seeds 0 1
 
 `td3_bc` is the preset td3_bc/locomotion; another one is named whole (`rebrac/hopper_medium_replay:50000`).
-One run per preset and seed; finished runs are found again and not repeated, so the command can be
-stopped and repeated, and several of them can share an output directory. The table gives the last evaluation
-(10 episodes of the deterministic policy, raw rewards) as mean and standard deviation over seeds, normalised
-by the two reference returns. `--minutes` stops a run after that much processor time.
+One run per preset and seed. A run that was killed goes on from its checkpoint when the command is repeated,
+finished ones are found again, and several commands can share an output directory. The table gives the last
+evaluation (10 episodes of the deterministic policy, raw rewards) as mean and standard deviation over seeds,
+normalised by the two reference returns. `--minutes` stops a run after that much processor time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from typing import Any
 
 import h5py
 
+from rl_training.core.checkpoints import newest_checkpoint
+from rl_training.core.train_config import TrainConfig
 from rl_training.experiment.config import load_config
-from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.training import train
+from rl_training.experiment.workflows import resume_training
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
 
@@ -38,9 +41,27 @@ class ProcessorBudget(Callback):
         self.seconds = None if minutes is None else 60.0 * minutes
         self.start = time.process_time()
 
+    def spent(self) -> float:
+        return time.process_time() - self.start
+
     def on_step_end(self, run: Run) -> None:
-        if self.seconds is not None and time.process_time() - self.start > self.seconds:
+        if self.seconds is not None and self.spent() > self.seconds:
             run.request_stop("processor budget used up")
+
+
+class WholeBudget(ProcessorBudget):
+    """That of all the calls that a run takes to its end."""
+
+    earlier = 0.0
+
+    def spent(self) -> float:
+        return self.earlier + super().spent()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"spent": self.spent()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.earlier = float(state["spent"])
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -78,33 +99,44 @@ def result_of(
     if file.is_file():
         result: dict[str, float] = json.loads(file.read_text())
         return result
+    place = options.output_dir / "runs" / file.stem
+    started = next((run for run in sorted(place.glob("*")) if newest_checkpoint(run)), None)
+    budget = WholeBudget(options.minutes)
+    if started is None:
+        run = train(config_of(options, env_id, preset, updates, seed, place), callbacks=[budget])
+    else:
+        run = resume_training(started, callbacks=[budget])
+    if run.metrics["signal"] is not None:
+        raise SystemExit(f"{preset} seed {seed} was stopped after {run.metrics['gradient_steps']} updates")
+    names = ("eval_return_mean", "eval_normalized_score", "gradient_steps")
+    result = {name: run.metrics[name] for name in names} | {"processor_seconds": budget.spent()}
+    file.write_text(json.dumps(result))
+    return result
+
+
+def config_of(
+    options: argparse.Namespace, env_id: str, preset: str, updates: int, seed: int, place: Path
+) -> TrainConfig:
+    """The preset on the file: five evaluations, and a checkpoint now and then to go on from."""
     low, high = reference(options)
     changes = {
         "env_id": env_id,
         "seed": seed,
         "total_timesteps": updates,
-        "checkpoint_interval": 0,
-        "output_dir": options.output_dir / "runs",
+        "checkpoint_interval": min(1000, updates),
+        "output_dir": place,
         "algo_kwargs.dataset_kind": "hdf5",
         "algo_kwargs.dataset_path": options.data,
         "algo_kwargs.dataset_id": "null",
         "algo_kwargs.eval_interval": max(1, updates // 5),
         "algo_kwargs.schedule_steps": updates,
+        "algo_kwargs.keep_checkpoints": 1,
+        "algo_kwargs.save_best": "false",
         "algo_kwargs.reference_min_return": low,
         "algo_kwargs.reference_max_return": high,
     }
     name = preset if "/" in preset else f"{preset}/locomotion"
-    config = load_config(name, [f"{key}={value}" for key, value in changes.items()] + options.set)
-    start = time.process_time()
-    run = get_algorithm_spec(config.algo).train_fn(config, callbacks=[ProcessorBudget(options.minutes)])
-    if run.metrics["signal"] is not None:
-        raise SystemExit(f"{preset} seed {seed} was stopped after {run.metrics['gradient_steps']} updates")
-    names = ("eval_return_mean", "eval_normalized_score", "gradient_steps")
-    result = {name: run.metrics[name] for name in names}
-    result["processor_seconds"] = time.process_time() - start
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(result))
-    return result
+    return load_config(name, [f"{key}={value}" for key, value in changes.items()] + options.set)
 
 
 def print_table(options: argparse.Namespace, result_of: ResultOf) -> None:

@@ -1,10 +1,11 @@
 """Does one update of ours change the weights as public code does? Equal weights, batches and noise, float64.
 
-    python benchmarks/parity/run.py --corl CORL [--td3 TD3] [--fql FQL] [--only NAME ...]
+    python benchmarks/parity/run.py --corl CORL --td3 TD3 --redq REDQ --sb3 SB3 --fql FQL [--only NAME ...]
 
-CORL, TD3 and FQL are checkouts of github.com/corl-team/CORL, sfujim/TD3 and seohongpark/fql. Their code is
-imported from there and nothing of it is kept here. ReBRAC and FQL need jax, flax, optax, chex, distrax and
-ml_collections. JAX runs uncompiled here, so that it takes our noise: FQL takes some minutes.
+CORL, TD3, REDQ and FQL are checkouts of github.com/corl-team/CORL, sfujim/TD3, watchernyu/REDQ and
+seohongpark/fql; SB3 is the folder that stable_baselines3 and sb3_contrib lie in. Their code is imported from
+there and nothing of it is kept here. ReBRAC and FQL need jax, flax, optax, chex, distrax and ml_collections.
+JAX runs uncompiled here, so that it takes our noise: FQL takes some minutes.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import soft_cases
 import torch_cases
 from common import CHECKPOINTS, FLOOR, compare
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("corl", "td3", "fql"):
-        parser.add_argument(f"--{name}", type=Path, help=f"checkout of {name}")
+    for name in ("corl", "td3", "redq", "sb3", "fql"):
+        parser.add_argument(f"--{name}", type=Path, help=f"where {name} lies")
     parser.add_argument("--only", nargs="*", help="names of cases")
     options = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    cases = dict(torch_cases.CASES)
+    cases = torch_cases.CASES | soft_cases.CASES
     try:
         import jax_cases
     except ImportError as missing:

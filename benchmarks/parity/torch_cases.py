@@ -1,4 +1,4 @@
-"""Public PyTorch code: TD3 by its authors, and CORL's TD3+BC, IQL, AWAC, CQL, Cal-QL, SAC-N and EDAC."""
+"""Public PyTorch code: TD3 by its authors, and CORL's BC, TD3+BC, IQL, AWAC, CQL and Cal-QL."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from common import (
     linear_layers,
     linear_pairs,
     load_module,
-    own_layers,
     torch_noise,
 )
 from torch import Tensor, nn
 
 from rl_training import models
-from rl_training.algorithms import AWAC, CQL, EDAC, IQL, TD3, TD3BC, CalQL, optim
-from rl_training.models.distributions import squashed_sample
+from rl_training.algorithms import AWAC, BC, CQL, IQL, TD3, TD3BC, CalQL, optim
+from rl_training.algorithms.learner import Learner
 
 Batch = Mapping[str, Tensor]
 Pairs = Iterable[tuple[Tensor, Tensor]]
@@ -48,6 +47,30 @@ def twin_pairs(ours: Any, theirs: tuple[nn.Module, nn.Module]) -> Iterator[tuple
 def give_twins(critic: Any, theirs: tuple[nn.Module, nn.Module]) -> None:
     for member, each in enumerate(theirs):
         give(critic.net, linear_layers(each), member)
+
+
+def forget_epsilon(learner: Learner, optimizer: str) -> None:
+    """Adam forgets a factor before a loss but for its epsilon: here one of ours is made negligible."""
+    apply = learner.optimizers[optimizer].apply
+
+    def apply_without(gradients: Any) -> None:
+        with mock.patch.object(optim, "EPSILON", NO_EPSILON):
+            apply(gradients)
+
+    learner.optimizers[optimizer].apply = apply_without  # type: ignore[method-assign]
+
+
+def bc(checkout: Path) -> Case:
+    module = load_module(checkout / "algorithms" / "offline" / "any_percent_bc.py")
+    learner = BC(models.MLPBCModel(OBS, ACTIONS, hidden_sizes=WIDE), learning_rate=RATE)
+    actor = module.Actor(OBS, ACTIONS, 1.0)
+    give(learner.actor.net, linear_layers(actor))
+    theirs = module.BC(1.0, actor, adam(actor))
+
+    def update(batch: Batch, noise: Batch) -> None:
+        theirs.train(columns(batch, *USUAL))
+
+    return Case(learner, update, lambda: linear_pairs(learner.actor.net, linear_layers(actor)))
 
 
 def td3(checkout: Path) -> Case:
@@ -134,13 +157,7 @@ def iql(checkout: Path) -> Case:
         theirs._update_policy(advantage, obs, actions, log)
         theirs._update_q(next_value, obs, actions, batch["rewards"], batch["dones"], log)
 
-    apply = learner.optimizers["critic"].apply
-
-    def apply_without_epsilon(gradients: Any) -> None:
-        with mock.patch.object(optim, "EPSILON", NO_EPSILON):
-            apply(gradients)
-
-    learner.optimizers["critic"].apply = apply_without_epsilon  # type: ignore[method-assign]
+    forget_epsilon(learner, "critic")
 
     def pairs() -> Pairs:
         return chain(
@@ -237,93 +254,13 @@ def cal_ql(checkout: Path) -> Case:
     return conservative(module, module.CalQL, learner, (*USUAL, "returns_to_go"))
 
 
-def ensemble(module: ModuleType, make: Callable[..., Any], eta: float, exact: bool) -> Case:
-    """SAC-N or EDAC; `exact` replaces their log-density (1e-6 inside a logarithm) by the exact one."""
-    critics = 5
-    learner = EDAC(models.MLPEDACModel(OBS, ACTIONS, num_critics=critics), learning_rate=RATE, eta=eta)
-    actor = module.Actor(OBS, ACTIONS, 256)
-    critic = module.VectorizedCritic(OBS, ACTIONS, 256, critics)
-    drawn: list[Tensor] = []
-
-    def exact_forward(state: Tensor, deterministic: bool = False, need_log_prob: bool = False) -> Any:
-        hidden = actor.trunk(state)
-        return squashed_sample(actor.mu(hidden), actor.log_sigma(hidden).clip(-5, 2), drawn.pop(0))
-
-    if exact:
-        actor.forward = exact_forward
-    heads = [*linear_layers(actor.trunk), joined(actor.mu, actor.log_sigma)]
-    give(learner.actor.net, heads)
-    with torch.no_grad():
-        split(heads[-1], actor.mu, actor.log_sigma)
-        vectors = [layer for layer in critic.critic if hasattr(layer, "weight")]
-        for (weight, bias), layer in zip(own_layers(learner.critic.net), vectors, strict=True):
-            layer.weight.copy_(weight)
-            layer.bias.copy_(bias)
-    theirs = make(actor, adam(actor), critic, adam(critic), alpha_learning_rate=RATE)
-    theirs.log_alpha = theirs.log_alpha.detach().double().requires_grad_(True)
-    theirs.alpha_optimizer = torch.optim.Adam([theirs.log_alpha], lr=RATE)
-
-    def update(batch: Batch, noise: Batch) -> None:
-        order = (noise["current"], noise["current"], noise["next"])
-        drawn.extend(order if exact else ())
-        with torch_noise(*(() if exact else order)):
-            theirs.update(columns(batch, *USUAL))
-
-    def vector_pairs(ours: Any, other: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-        layers = [layer for layer in other.critic if hasattr(layer, "weight")]  # type: ignore[union-attr, operator]
-        for (weight, bias), layer in zip(own_layers(ours.net), layers, strict=True):
-            yield weight.detach(), layer.weight.detach()  # type: ignore[union-attr, operator]
-            yield bias.detach(), layer.bias.detach()  # type: ignore[union-attr, operator]
-
-    def pairs() -> Pairs:
-        heads = [*linear_layers(actor.trunk), joined(actor.mu, actor.log_sigma)]
-        return chain(
-            linear_pairs(learner.actor.net, heads),
-            [(learner.log_alpha.detach(), theirs.log_alpha.detach()[0])],
-            vector_pairs(learner.critic, critic),
-            vector_pairs(learner.target_critic, theirs.target_critic),
-        )
-
-    return Case(learner, update, pairs)
-
-
-@torch.no_grad()
-def joined(first: nn.Linear, second: nn.Linear) -> nn.Linear:
-    """Two heads as one layer."""
-    both = nn.Linear(first.in_features, first.out_features + second.out_features)
-    both.weight.copy_(torch.cat([first.weight, second.weight]))
-    both.bias.copy_(torch.cat([first.bias, second.bias]))
-    return both
-
-
-@torch.no_grad()
-def split(both: nn.Linear, first: nn.Linear, second: nn.Linear) -> None:
-    for name in ("weight", "bias"):
-        parts = getattr(both, name).chunk(2)
-        for head, part in zip((first, second), parts, strict=True):
-            getattr(head, name).copy_(part)
-
-
-def sac_n(checkout: Path, exact: bool = True) -> Case:
-    module = load_module(checkout / "algorithms" / "offline" / "sac_n.py")
-    return ensemble(module, module.SACN, 0.0, exact)
-
-
-def edac(checkout: Path, exact: bool = True) -> Case:
-    module = load_module(checkout / "algorithms" / "offline" / "edac.py")
-    return ensemble(module, module.EDAC, 1.0, exact)
-
-
 CASES: dict[str, tuple[str, Callable[[Path], Case]]] = {
+    "bc": ("corl", bc),
     "td3": ("td3", td3),
     "td3_bc": ("corl", td3_bc),
     "iql": ("corl", iql),
     "awac": ("corl", awac),
     "cql": ("corl", cql),
     "cal_ql": ("corl", cal_ql),
-    "sac_n": ("corl", sac_n),
-    "edac": ("corl", edac),
-    "sac_n, their log-density": ("corl", lambda checkout: sac_n(checkout, exact=False)),
-    "edac, their log-density": ("corl", lambda checkout: edac(checkout, exact=False)),
 }
 """Name -> which checkout it needs, and how the two learners are built."""

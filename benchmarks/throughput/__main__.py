@@ -3,10 +3,10 @@
     python benchmarks/throughput
 
 makes an environment with the peers (d3rlpy, Stable-Baselines3, sb3-contrib, sbx, axiomrl), measures every
-cell and writes `report.md`, `results.json` and `throughput.png` into the output directory. CORL and JAX-CORL
-take part where a checkout is named (--corl, --jax-corl). Cells that were measured before are read from
-there: an interrupted benchmark goes on where it was, and a deleted cell is measured anew. Nothing else should
-run on the machine meanwhile.
+cell and writes `report.md`, `results.json` and `throughput.png` into the output directory. CORL, JAX-CORL
+and FQL take part where a checkout is named (--corl, --jax-corl, --fql). Cells that were measured before are
+read from there: an interrupted benchmark goes on where it was, and a deleted cell is measured anew. Nothing
+else should run on the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def arguments() -> argparse.Namespace:
     add("--peers-env", type=Path, default=HERE / ".peers", help="virtual environment of the peers")
     add("--corl", type=Path, metavar="PATH", help="checkout of tinkoff-ai/CORL, measured too where given")
     add("--jax-corl", type=Path, metavar="PATH", help="checkout of nissymori/JAX-CORL, likewise")
+    add("--fql", type=Path, metavar="PATH", help="checkout of seohongpark/fql, likewise")
     add("--skip-install", action="store_true", help="take the environment of the peers as it is")
     add("--report-only", action="store_true", help="measure nothing, write the report of what there is")
     add("--output-dir", type=Path, default=HERE.parent / "results" / "throughput")
@@ -66,7 +67,7 @@ def measure_all(options: argparse.Namespace, folder: Path) -> None:
     peers_env = options.peers_env.absolute()
     if not options.skip_install:
         install(peers_env)
-    given = {"--corl": options.corl, "--jax-corl": options.jax_corl}
+    given = {"--corl": options.corl, "--jax-corl": options.jax_corl, "--fql": options.fql}
     checkouts = {
         name: str(path.absolute())
         for name, option in CHECKOUTS.items()

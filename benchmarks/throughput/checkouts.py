@@ -1,4 +1,4 @@
-"""CORL and JAX-CORL are collections of scripts, not packages: they are measured from a checkout.
+"""CORL, JAX-CORL and FQL are collections of scripts, not packages: they are measured from a checkout.
 
 A script imports, beside what an update needs, what loads its data and logs its runs (d4rl, gym, wandb, …).
 Those modules get a dummy in their place: nothing of them is called by an update.
@@ -13,10 +13,16 @@ from pathlib import Path
 from types import ModuleType
 from unittest.mock import MagicMock
 
-CHECKOUTS = {"corl": "--corl", "jax-corl": "--jax-corl", "jax-corl-shipped": "--jax-corl"}
+CHECKOUTS = {
+    "corl": "--corl",
+    "corl-jax": "--corl",
+    "jax-corl": "--jax-corl",
+    "jax-corl-shipped": "--jax-corl",
+    "fql-authors": "--fql",
+}
 """Candidate -> the option that says where it lies."""
 
-UNUSED = ("d4rl", "gym", "pyrallis", "wandb", "tqdm", "omegaconf")
+UNUSED = ("d4rl", "gym", "pyrallis", "wandb", "tqdm", "tqdm.auto", "omegaconf")
 
 
 def load_script(checkout: str, file: str) -> ModuleType:

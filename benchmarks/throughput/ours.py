@@ -28,7 +28,7 @@ LEARNER_KEYWORDS: dict[str, dict[str, Any]] = {
 }
 """What is set so that both sides compute the same (`peers.py`); all else are defaults."""
 
-UNITS = {"td3_bc": 2}
+UNITS = {"td3": 2, "td3_bc": 2, "rebrac": 2}
 """Updates after which an algorithm's pattern repeats: delayed actors."""
 
 

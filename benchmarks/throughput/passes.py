@@ -16,6 +16,7 @@ CQL_ACTIONS = 31
 """Actions per state in the conservative term: ten from each of three sources, and the data's."""
 CRR_ACTIONS = 4
 ENSEMBLE, SUBSET = 10, 2
+FLOW_STEPS = 10
 QUANTILES = 25
 
 
@@ -46,6 +47,10 @@ def passes_of(spec: Spec) -> list[Pass]:
         "sac": sac,
         "tqc": tqc,
         "redq": redq,
+        "td3": td3_bc,
+        "rebrac": rebrac,
+        "edac": edac,
+        "fql": fql,
     }[spec.algo](spec.batch, spec.hidden)
 
 
@@ -68,6 +73,16 @@ def td3_bc(b: int, h: int) -> list[Pass]:
         Pass(critic(h), b, members=2, trained=True),
         Pass(actor(h, A), b, trained=True, every=2),
         Pass(critic(h), b, wanted_inputs=A, every=2),
+    ]
+
+
+def rebrac(b: int, h: int) -> list[Pass]:
+    return [
+        Pass(actor(h, A), b),
+        Pass(critic(h), b, members=2),
+        Pass(critic(h), b, members=2, trained=True),
+        Pass(actor(h, A), b, trained=True, every=2),
+        Pass(critic(h), b, members=2, wanted_inputs=A, every=2),  # the lower of both
     ]
 
 
@@ -139,3 +154,23 @@ def tqc(b: int, h: int) -> list[Pass]:
 
 def redq(b: int, h: int) -> list[Pass]:
     return soft_actor_critic(b, h, members=ENSEMBLE, asked=SUBSET, outputs=1)
+
+
+def edac(b: int, h: int) -> list[Pass]:
+    """The slopes are a pass through the critics backwards, which is itself trained."""
+    slopes = Pass((1, h, h, A), b, members=ENSEMBLE, trained=True)
+    return [*soft_actor_critic(b, h, members=ENSEMBLE, asked=ENSEMBLE, outputs=1), slopes]
+
+
+def fql(b: int, h: int) -> list[Pass]:
+    policy = (O + A, h, h, A)
+    return [
+        Pass(policy, b),
+        Pass(critic(h), b, members=2),
+        Pass(critic(h), b, members=2, trained=True),
+        Pass((O + A + 1, h, h, A), b, trained=True),
+        Pass((O, h), b),
+        *[Pass((A + 1, h, h, A), b)] * FLOW_STEPS,
+        Pass(policy, b, trained=True),
+        Pass(critic(h), b, members=2, wanted_inputs=A),
+    ]

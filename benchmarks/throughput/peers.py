@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TORCH_PEERS = ("d3rlpy", "corl", "sb3", "sb3-contrib", "axiomrl")
-JAX_PEERS = ("sbx", "jax-corl", "jax-corl-shipped")
+JAX_PEERS = ("sbx", "jax-corl", "jax-corl-shipped", "corl-jax", "fql-authors")
 
 PACKAGES = {
     "d3rlpy": "d3rlpy",
@@ -28,6 +28,8 @@ MODULES = {
     "sbx": "with_sbx",
     "axiomrl": "with_axiomrl",
     "corl": "with_corl",
+    "corl-jax": "with_corl_jax",
+    "fql-authors": "with_fql",
     "jax-corl": "with_jax_corl",
     "jax-corl-shipped": "with_jax_corl",
 }
@@ -104,6 +106,13 @@ COMPARISONS: dict[str, dict[str, Comparison]] = {
             + TARGET_ACTOR
         )
     },
+    "td3": {"sb3": same(), "d3rlpy": same(), "sbx": same()},
+    "rebrac": {
+        "d3rlpy": same("layer normalisation in the critics on both sides"),
+        "corl-jax": same(f"{TWO_LAYERS}; layer normalisation in the critics on both sides"),
+    },
+    "edac": {"corl": same(f"{TWO_LAYERS}; ten critics")},
+    "fql": {"fql-authors": same("two hidden layers instead of its four")},
 }
 ALGORITHMS = tuple(COMPARISONS)
 

@@ -1,6 +1,6 @@
 """Worker side of CORL (tinkoff-ai/CORL): its own classes and update, with networks as large as ours.
 
-Its scripts fix the sizes of some networks (AWAC and CQL have three hidden layers); here all have two.
+Its scripts fix the sizes of some networks (AWAC, CQL and EDAC have three hidden layers); here all have two.
 """
 
 from __future__ import annotations
@@ -80,7 +80,15 @@ def cql(script: ModuleType, width: int) -> Any:
     ).train
 
 
-MAKE = {"td3_bc": td3_bc, "iql": iql, "awac": awac, "cql": cql}
+def edac(script: ModuleType, width: int) -> Any:
+    actor = script.Actor(OBS_DIM, ACTION_DIM, width)
+    actor.trunk = actor.trunk[:4]
+    critic = script.VectorizedCritic(OBS_DIM, ACTION_DIM, width, 10)
+    critic.critic = nn.Sequential(*critic.critic[:4], critic.critic[-1])
+    return script.EDAC(actor, adam(actor), critic, adam(critic), eta=1.0, alpha_learning_rate=3e-4).update
+
+
+MAKE = {"td3_bc": td3_bc, "iql": iql, "awac": awac, "cql": cql, "edac": edac}
 
 
 def to_list(batch: Arrays) -> list[torch.Tensor]:

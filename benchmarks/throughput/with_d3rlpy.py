@@ -13,7 +13,9 @@ from protocol import ACTION_DIM, OBS_DIM, Meter, Spec
 
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("BCConfig", {"policy_type": "deterministic"}),
+    "td3": ("TD3Config", {"update_actor_interval": 2}),
     "td3_bc": ("TD3PlusBCConfig", {"update_actor_interval": 2}),
+    "rebrac": ("ReBRACConfig", {"update_actor_interval": 2}),
     "awac": ("AWACConfig", {"lam": 1.0, "n_action_samples": 1}),
     "crr": ("CRRConfig", {"n_critics": 2, "target_update_type": "soft"}),
     "iql": ("IQLConfig", {}),
@@ -30,6 +32,9 @@ def make_algo(spec: Spec) -> Any:
     encoder = VectorEncoderFactory(hidden_units=list(spec.widths))
     fields = config_class.__dataclass_fields__
     encoders = {field: encoder for field in ENCODERS if field in fields}
+    if spec.algo == "rebrac":
+        normed = VectorEncoderFactory(hidden_units=list(spec.widths), use_layer_norm=True)
+        encoders["critic_encoder_factory"] = normed
     return config_class(batch_size=spec.batch, **encoders, **keywords).create(device="cpu:0")
 
 
@@ -42,7 +47,7 @@ def to_batch(batch: Arrays) -> TorchMiniBatch:
         actions=tensors["actions"],
         rewards=columns["rewards"],
         next_observations=tensors["next_obs"],
-        next_actions=tensors["actions"],
+        next_actions=tensors["next_actions"],
         returns_to_go=columns["returns_to_go"],
         terminals=columns["dones"],
         intervals=torch.ones_like(columns["rewards"]),
@@ -55,7 +60,7 @@ def updates(spec: Spec) -> None:
     algo = make_algo(spec)
     algo.create_impl((OBS_DIM,), ACTION_DIM)
     batches = endless(spec, to_batch)
-    unit = 2 if spec.algo == "td3_bc" else 1
+    unit = CONFIGS[spec.algo][1].get("update_actor_interval", 1)
     steps = 0
 
     def update() -> None:

@@ -31,7 +31,7 @@ def model_class(spec: Spec) -> Any:
         return sb3_contrib.TQC
     import stable_baselines3
 
-    return stable_baselines3.SAC
+    return {"sac": stable_baselines3.SAC, "td3": stable_baselines3.TD3}[spec.algo]
 
 
 def keywords(spec: Spec) -> dict[str, Any]:

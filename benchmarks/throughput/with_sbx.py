@@ -13,7 +13,7 @@ from with_sb3 import Shapes, keywords, learn, to_samples
 
 
 def model_class(spec: Spec) -> Any:
-    return {"sac": sbx.SAC, "tqc": sbx.TQC}[spec.algo]
+    return {"sac": sbx.SAC, "tqc": sbx.TQC, "td3": sbx.TD3}[spec.algo]
 
 
 def updates(spec: Spec) -> None:

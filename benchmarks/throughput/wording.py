@@ -29,6 +29,7 @@ ABSOLUTE_TEXT = (
     "In brackets: another loss, listed but not counted. Dash: the peer does not have the algorithm."
 )
 CHECKOUT_TEXT = (
-    "CORL and JAX-CORL are collections of scripts and cannot be installed. They are measured where a "
-    "checkout is named (`--corl PATH`, `--jax-corl PATH`); “no checkout given” stands where none was."
+    "CORL, JAX-CORL and FQL's code are collections of scripts and cannot be installed. They are measured "
+    "where a checkout is named (`--corl PATH`, `--jax-corl PATH`, `--fql PATH`); “no checkout given” stands "
+    "where none was. “corl-jax” is the part of CORL that is written in JAX."
 )
