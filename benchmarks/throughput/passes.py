@@ -38,7 +38,7 @@ class Pass:
 def passes_of(spec: Spec) -> list[Pass]:
     return {
         "bc": behaviour_cloning,
-        "td3_bc": td3_bc,
+        "td3_bc": td3,
         "awac": awac,
         "crr": crr,
         "iql": iql,
@@ -47,7 +47,7 @@ def passes_of(spec: Spec) -> list[Pass]:
         "sac": sac,
         "tqc": tqc,
         "redq": redq,
-        "td3": td3_bc,
+        "td3": td3,
         "rebrac": rebrac,
         "edac": edac,
         "fql": fql,
@@ -66,24 +66,23 @@ def behaviour_cloning(b: int, h: int) -> list[Pass]:
     return [Pass(actor(h, A), b, trained=True)]
 
 
-def td3_bc(b: int, h: int) -> list[Pass]:
+def delayed(b: int, h: int, climbed: int) -> list[Pass]:
+    """TD3 and its relatives, whose actor climbs one critic or the lower of both."""
     return [
         Pass(actor(h, A), b),
         Pass(critic(h), b, members=2),
         Pass(critic(h), b, members=2, trained=True),
         Pass(actor(h, A), b, trained=True, every=2),
-        Pass(critic(h), b, wanted_inputs=A, every=2),
+        Pass(critic(h), b, members=climbed, wanted_inputs=A, every=2),
     ]
+
+
+def td3(b: int, h: int) -> list[Pass]:
+    return delayed(b, h, climbed=1)
 
 
 def rebrac(b: int, h: int) -> list[Pass]:
-    return [
-        Pass(actor(h, A), b),
-        Pass(critic(h), b, members=2),
-        Pass(critic(h), b, members=2, trained=True),
-        Pass(actor(h, A), b, trained=True, every=2),
-        Pass(critic(h), b, members=2, wanted_inputs=A, every=2),  # the lower of both
-    ]
+    return delayed(b, h, climbed=2)
 
 
 def iql(b: int, h: int) -> list[Pass]:
