@@ -83,7 +83,8 @@ def test_an_unknown_need_fails_at_the_start() -> None:
 
 
 def timed(**columns: Any) -> TransitionDataset:
-    frame = {"t": [0.0, 1.0, 3.0, 4.0, 5.0], "x": [0.0] * 5, "u": [0.0] * 5, "r": [1.0] * 5, "e": [1] * 5}
+    frame = {"t": [0.0, 1.0, 3.0, 4.0, 5.0], "x": [0.0] * 5, "u": [0.0, 1.0, 0.0, 1.0, 0.0]}
+    frame |= {"r": [1.0] * 5, "e": [1] * 5}
     with pytest.warns(UserWarning, match="differ from the median step"):
         return TransitionDataset.from_dataframe(
             frame, observations="x", actions="u", reward="r", episode="e", time="t", **columns
@@ -168,9 +169,11 @@ def test_bounds_from_the_data_and_advice_where_none_are_known(tmp_path: Path) ->
         infer_env_spaces(TrainConfig(algo="bc", total_timesteps=1, algo_kwargs=settings))
     config = TrainConfig(algo="bc", total_timesteps=1, algo_kwargs={**settings, "action_bounds": "data"})
     assert infer_env_spaces(config) == Spaces(1, (5.0,), (9.0,))
-    (tmp_path / "log.csv").write_text("e,x,u\n1,0,5\n1,1,5\n")
+    (tmp_path / "log.csv").write_text("e,x,u,v\n1,0,5,0\n1,1,5,1\n")
+    kwargs = dict(config.algo_kwargs)
+    kwargs["columns"] = {**kwargs["columns"], "actions": ["v", "u"]}
     with pytest.raises(DataError, match="u is 5 in every row, so its bounds cannot come from the data"):
-        infer_env_spaces(config)
+        infer_env_spaces(TrainConfig(algo="bc", total_timesteps=1, algo_kwargs=kwargs))
 
 
 def test_an_environment_that_a_file_names_is_not_imported(tmp_path: Path) -> None:

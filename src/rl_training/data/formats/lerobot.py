@@ -55,9 +55,6 @@ def read_lerobot(source: DatasetSource, target: Target) -> EpisodeLog:
     """Read the frames of a dataset folder; `columns.observations` chooses other features than the state."""
     folder = file_of(source)
     info = _info(folder)
-    import_pyarrow()
-    import pyarrow.compute  # noqa: F401  # makes pyarrow.compute an attribute
-
     files = sorted((folder / "data").rglob("*.parquet"))
     if not files:
         raise DataError(f"{folder}: has no data/*/*.parquet files")

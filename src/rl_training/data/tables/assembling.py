@@ -21,6 +21,7 @@ from rl_training.data.tables.files import import_pyarrow
 from rl_training.data.tables.joining import JoinedFiles
 from rl_training.data.tables.mapping import FieldColumns, kinds_of, map_columns
 from rl_training.data.tables.steps import Steps, settle_steps
+from rl_training.data.validation import action_range
 
 _CACHED_ROWS = 4096
 
@@ -79,6 +80,8 @@ def read_rows(
         raise DataError(f"{source}: the dataset is empty (0 rows)")
     import_pyarrow().default_memory_pool().release_unused()
     steps = settle_steps(_steps(filling), settings, lenient=target.lenient)
+    if not target.lenient:
+        _refuse_constant_actions(steps.columns["actions"], filling.fields["actions"], source)
     facts = _info(filling, settings, info or DataInfo(source))
     return EpisodeLog.build(steps.columns, info=facts, lenient=target.lenient, extra_notes=steps.notes)
 
@@ -136,7 +139,7 @@ def _put(
     elif name in FLAG_FIELDS:
         piece = cells.flags(columns[0], group[0], label, row_in_file)
     else:
-        _put_numbers(filling, name, group, columns, rows, label, capacity, target)
+        _put_numbers(filling, name, group, columns, rows, row_in_file, label, capacity, target)
         return
     if name not in filling.columns:
         filling.columns[name] = np.empty(capacity, piece.dtype)
@@ -149,12 +152,14 @@ def _put_numbers(
     group: list[str],
     columns: list[Any],
     rows: slice,
+    row_in_file: int,
     label: str,
     capacity: int,
     target: Target,
 ) -> None:
     pieces = [
-        cells.numbers(column, column_name, label) for column, column_name in zip(columns, group, strict=True)
+        cells.numbers(column, column_name, label, row_in_file)
+        for column, column_name in zip(columns, group, strict=True)
     ]
     widths = [piece.shape[1] if piece.ndim > 1 else 1 for piece in pieces]
     flat = name not in VECTOR_FIELDS
@@ -183,6 +188,19 @@ def _put_numbers(
 def _steps(filling: Filling) -> Steps:
     columns = {name: values[: filling.rows] for name, values in filling.columns.items()}
     return Steps(columns, filling.fields, filling.starts, filling.place)
+
+
+def _refuse_constant_actions(actions: Array, names: list[str], source: str) -> None:
+    """Nothing can be learned about actions from a log in which none was ever changed."""
+    if len(actions) < 2:
+        return
+    low, high = action_range(actions)
+    if (low == high).all():
+        listed = " and ".join(f"{name!r}" for name in names)
+        raise DataError(
+            f"{source}: column {listed} holds {low[0]:g} in every row, so there is no action to learn; map "
+            "the columns of commands that varied (columns.actions, --action)"
+        )
 
 
 def _info(filling: Filling, settings: TableFields, info: DataInfo) -> DataInfo:

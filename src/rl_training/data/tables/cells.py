@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,29 +22,28 @@ NO_EPISODE = -1
 """Code of an episode cell that is empty."""
 
 
-def numbers(column: Any, name: str, where: str) -> Array:
-    """A column of numbers, or of lists of equally many; an empty cell is NaN."""
+def numbers(column: Any, name: str, where: str, start: int = 0) -> Array:
+    """A column of numbers, or of lists of equally many; an empty cell is NaN. `start` is its first row."""
     pa = import_pyarrow()
+    column = plain(column)
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _lists(column, name, where)
-    if pa.types.is_dictionary(kind):
-        column, kind = column.dictionary_decode(), kind.value_type
-    if pa.types.is_null(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        return _lists(column, name, where, start)
+    if _is_text(column):
+        column = _parsed_numbers(column, name, where, start)
+    elif pa.types.is_null(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         column = column.cast(pa.float64()) if not pa.types.is_boolean(kind) else column.cast(pa.uint8())
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
-        raise DataError(
-            f"{where}: {name} must hold numbers, but holds values of type {kind}{_example(column)}"
-        )
+        raise DataError(f"{where}: {name} must hold numbers, but holds values of type {kind}")
     values: Array = column.to_numpy(zero_copy_only=False)
     return values
 
 
 def flags(column: Any, name: str, where: str, start: int) -> Array:
     """1, 0, or `NO_FLAG` where the cell is empty; words such as yes and no are understood."""
-    pa = import_pyarrow()
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return _codes(numbers(column, name, where), name, where, start)
+    column = plain(column)
+    if not _is_text(column):
+        return _codes(numbers(column, name, where, start), name, where, start)
     encoded = column.dictionary_encode()
     table = [_flag_of(word) for word in encoded.dictionary.to_pylist()]
     indices = encoded.indices.fill_null(len(table)).to_numpy(zero_copy_only=False)
@@ -61,9 +61,7 @@ def flags(column: Any, name: str, where: str, start: int) -> Array:
 
 def episode_codes(column: Any, known: dict[object, int]) -> Array:
     """Episodes as whole numbers in the order in which they first appear; `known` grows."""
-    import pyarrow.compute as compute
-
-    runs = compute.run_end_encode(column)
+    runs = import_pyarrow().compute.run_end_encode(plain(column))
     values = runs.values.to_pylist()
     codes = [NO_EPISODE if value is None else known.setdefault(value, len(known)) for value in values]
     lengths = np.diff(runs.run_ends.to_numpy(), prepend=0)
@@ -73,52 +71,116 @@ def episode_codes(column: Any, known: dict[object, int]) -> Array:
 def times(column: Any, name: str, where: str, start: int) -> Array:
     """Numbers as they are, dates and times as seconds; an empty cell is NaN."""
     pa = import_pyarrow()
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    column = plain(column)
+    if _is_text(column):
         column = _parsed_times(column, name, where, start)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type) or pa.types.is_time(column.type):
         unit = pa.time64("us") if pa.types.is_time(column.type) else pa.timestamp("us")
-        ticks = column.cast(unit).cast(pa.int64())
+        ticks = column.cast(unit, safe=False).cast(pa.int64())
         seconds = ticks.fill_null(0).to_numpy(zero_copy_only=False) / 1e6
         seconds[ticks.is_null().to_numpy(zero_copy_only=False)] = np.nan
         return np.asarray(seconds)
-    return numbers(column, name, where).astype(np.float64)
+    return numbers(column, name, where, start).astype(np.float64)
+
+
+def plain(column: Any) -> Any:
+    """The same cells without the ways to store them that Arrow computes little with (categories, views)."""
+    pa = import_pyarrow()
+    if pa.types.is_dictionary(column.type):
+        column = plain(column.dictionary).take(column.indices)
+    return column.cast(pa.large_string()) if pa.types.is_string_view(column.type) else column
+
+
+def _is_text(column: Any) -> bool:
+    pa = import_pyarrow()
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
 
 
 def _parsed_times(column: Any, name: str, where: str, start: int) -> Any:
-    """Text as numbers, or as ISO dates and times with or without a zone."""
+    """Text as numbers, as ISO dates and times with or without a zone, or as times of the day."""
     pa = import_pyarrow()
-    for kind in (pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.float64()):
+    for way in _TIME_WAYS:
         try:
-            return column.cast(kind)
+            return way(pa, column)
         except pa.ArrowException:
             continue
     for row, text in enumerate(column.to_pylist()):
-        try:
-            if text is not None:
-                pa.scalar(text).cast(pa.timestamp("us", tz="UTC" if text.endswith("Z") else None))
-        except pa.ArrowException:
+        if text is not None and not any(_reads(pa, way, text) for way in _TIME_WAYS):
             raise DataError(
                 f"{where}: row {start + row} has {text!r} in the time column {name!r}; times are numbers "
                 "or ISO dates and times such as 2026-03-01T06:00:30"
-            ) from None
+            )
     raise DataError(f"{where}: the time column {name!r} mixes several ways to write times")
 
 
-def _lists(column: Any, name: str, where: str) -> Array:
+_TIME_WAYS: tuple[Callable[[Any, Any], Any], ...] = (
+    lambda pa, column: column.cast(pa.timestamp("us")),
+    lambda pa, column: column.cast(pa.timestamp("us", tz="UTC")),
+    lambda pa, column: column.cast(pa.float64()),
+    lambda pa, column: column.cast(pa.timestamp("ns")),
+    lambda pa, column: column.cast(pa.timestamp("ns", tz="UTC")),
+    lambda pa, column: _of_the_day(pa, column),
+    lambda pa, column: pa.compute.replace_substring(column, ",", ".").cast(pa.float64()),
+)
+"""How text can stand for times, in the order in which it is tried; a decimal comma comes last."""
+
+
+def _of_the_day(pa: Any, column: Any) -> Any:
+    return pa.compute.binary_join_element_wise("1970-01-01", column, "T").cast(pa.timestamp("us"))
+
+
+def _reads(pa: Any, way: Callable[[Any, Any], Any], text: str) -> bool:
+    try:
+        way(pa, pa.array([text]))
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _parsed_numbers(column: Any, name: str, where: str, start: int) -> Any:
+    """Numbers that were stored as text."""
     pa = import_pyarrow()
-    if column.null_count:
-        row = column.is_null().to_pylist().index(True)
-        raise DataError(f"{where}: {name} has no value at row {row}; remove or repair such rows")
-    if pa.types.is_fixed_size_list(column.type):
-        width = column.type.list_size
-    else:
-        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-        width = int(lengths[0]) if len(lengths) else 0
-        other = np.flatnonzero(lengths != width)
-        if len(other):
-            row = int(other[0])
-            raise DataError(f"{where}: {name} has {lengths[row]} numbers at row {row}, but {width} before")
-    return numbers(column.flatten(), name, where).reshape(len(column), width)
+    try:
+        return column.cast(pa.float64())
+    except pa.ArrowException:
+        words = enumerate(column.to_pylist())
+        row, text = next((r, t) for r, t in words if t is not None and not is_number(t))
+        raise wrong_number(where, start + row, name, text) from None
+
+
+def wrong_number(where: str, row: int, name: str, text: str, line: str = "") -> DataError:
+    """Text where a number should stand."""
+    return DataError(
+        f"{where}: row {row}{line} has {text!r} in the number column {name!r}; leave the column out, or "
+        "repair the cell (an empty one is a missing value)"
+    )
+
+
+def is_number(text: str) -> bool:
+    """Whether text reads as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+def _lists(column: Any, name: str, where: str, start: int) -> Array:
+    """Lists of equally many numbers as rows of a matrix; one that is not there is a row of NaN."""
+    given = column.drop_null()
+    lengths = import_pyarrow().compute.list_value_length(given).to_numpy(zero_copy_only=False)
+    width = int(lengths[0]) if len(lengths) else 0
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    other = np.flatnonzero(lengths != width)
+    if len(other):
+        row = start + int(np.flatnonzero(present)[other[0]])
+        raise DataError(f"{where}: {name} has {lengths[other[0]]} numbers at row {row}, but {width} before")
+    matrix = numbers(given.flatten(), name, where).reshape(len(given), width)
+    if present.all():
+        return matrix
+    whole = np.full((len(column), width), np.nan, dtype=np.result_type(matrix.dtype, np.float32))
+    whole[present] = matrix
+    return whole
 
 
 def _codes(values: Array, name: str, where: str, start: int) -> Array:
@@ -141,9 +203,3 @@ def _flag_of(word: str) -> float:
         return float(word)
     except ValueError:
         return -1.0
-
-
-def _example(column: Any) -> str:
-    """` such as 'abc'`, the first cell that is not empty."""
-    value = next((cell for cell in column.slice(0, 1000).to_pylist() if cell is not None), None)
-    return "" if value is None else f" such as {str(value)[:40]!r}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from rl_training.config.data_fields import TableFields
 from rl_training.core.errors import DataError
+from rl_training.data.tables.cells import is_number
 from rl_training.data.tables.files import import_pyarrow
 
 SEPARATORS = (",", ";", "\t", "|")
@@ -53,9 +54,8 @@ def detect_dialect(path: Path, fields: TableFields) -> Dialect:
         raise DataError(f"{path}: the dataset is empty (no header line)")
     separator = fields.csv_separator or _separator_of(path, lines)
     rows = list(csv.reader(lines[:200], delimiter=separator))
-    names = tuple(name.strip() for name in rows[0])
-    _check_names(path, names)
-    decimal = fields.csv_decimal or _decimal_of(separator, [cell for row in rows[1:] for cell in row])
+    names = _column_names(path, rows[0])
+    decimal = fields.csv_decimal or _decimal_of([cell for row in rows[1:] for cell in row])
     return Dialect(separator, decimal, encoding, names, sample.split(b"\n", 1)[0])
 
 
@@ -70,11 +70,11 @@ def dialect_and_lines(path: Path, like: Dialect | None, fields: TableFields) -> 
         while piece := stream.read(1 << 20):
             if dialect is None and like is not None and piece.startswith(like.header + b"\n"):
                 dialect = like
-            lines += piece.count(b"\n")
+            lines += piece.count(b"\n") or piece.count(b"\r")  # which old programs end lines with
             last = piece[-1:]
             if dialect is None:
                 dialect = detect_dialect(path, fields)
-    return dialect or detect_dialect(path, fields), lines + (last not in (b"", b"\n"))
+    return dialect or detect_dialect(path, fields), lines + (last not in (b"", b"\n", b"\r"))
 
 
 def _open_text(path: Path) -> Any:
@@ -119,18 +119,10 @@ def text_at_fault(path: Path, dialect: Dialect, name: str) -> tuple[int, str] | 
     start = 0
     for batch in csv_batches(path, dialect, {name: "text"}):
         for row, cell in enumerate(batch.column(0).to_pylist()):
-            if cell is not None and not _is_number(cell.strip().replace(dialect.decimal, ".")):
+            if cell is not None and not is_number(cell.strip().replace(dialect.decimal, ".")):
                 return start + row, cell
         start += batch.num_rows
     return None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -165,20 +157,23 @@ def _separator_of(path: Path, lines: list[str]) -> str:
     return max(SEPARATORS, key=lines[0].count)
 
 
-def _decimal_of(separator: str, cells: list[str]) -> str:
-    if separator == ",":
-        return "."
+def _decimal_of(cells: list[str]) -> str:
+    """The mark that more cells have; beside commas as separators, a decimal comma stands in quotes."""
     commas = sum(_DECIMAL_COMMA.fullmatch(cell.strip()) is not None for cell in cells)
     points = sum(_DECIMAL_POINT.fullmatch(cell.strip()) is not None for cell in cells)
     return "," if commas > points else "."
 
 
-def _check_names(path: Path, names: tuple[str, ...]) -> None:
-    twice = next((name for name in names if name and names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{path}: two columns are called {twice!r}")
-    if all(_is_number(name) for name in names if name):
+def _column_names(path: Path, cells: list[str]) -> tuple[str, ...]:
+    """Names as they are; of columns that share one, each is numbered, so that none is taken by mistake."""
+    names = [name.strip() for name in cells]
+    if all(is_number(name) for name in names if name):
         raise DataError(
             f"{path}: its first line holds numbers ({', '.join(names[:4])}, …); a table needs a line of "
             "column names"
         )
+    count = {name: names.count(name) for name in names}
+    return tuple(
+        f"{name} ({names[: index + 1].count(name)})" if count[name] > 1 else name
+        for index, name in enumerate(names)
+    )

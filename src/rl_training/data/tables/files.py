@@ -74,6 +74,7 @@ def import_pyarrow() -> Any:
     """pyarrow, or how to install it."""
     try:
         import pyarrow
+        import pyarrow.compute
     except ImportError:
         raise DataError(
             f"tables (CSV, Parquet, Feather, JSON lines, data frames) need pyarrow; {install_hint('parquet')}"

@@ -59,6 +59,8 @@ def as_arrow(frame: Any) -> Any:
     try:
         if isinstance(frame, Mapping):
             return pa.table({name: _column(pa, values) for name, values in frame.items()})
+        if hasattr(frame, "collect") and not hasattr(frame, "__arrow_c_stream__"):
+            frame = frame.collect()  # a frame of polars whose computation was put off
         if hasattr(frame, "__arrow_c_stream__"):
             return pa.table(frame)
         if hasattr(frame, "__dataframe__"):
@@ -72,11 +74,6 @@ def as_arrow(frame: Any) -> Any:
         "a frame must be a pandas, polars or Arrow table, or a mapping of columns, got "
         f"{type(frame).__name__}"
     )
-
-
-def is_frame(value: object) -> bool:
-    """Whether a value looks like a data frame."""
-    return hasattr(value, "__arrow_c_stream__") or hasattr(value, "__dataframe__")
 
 
 def _column(pa: Any, values: Any) -> Any:

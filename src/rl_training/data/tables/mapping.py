@@ -90,8 +90,10 @@ def _expanded(pattern: str, names: Sequence[str], role: str, source: str) -> lis
     found = [name for name in names if fnmatchcase(name, pattern)] if any(c in pattern for c in "*?[") else []
     if not found:
         has = ", ".join(names) or "nothing"
+        hint = "; if these are several, set csv_separator" if len(names) == 1 else ""
         raise DataError(
-            f"{source}: no column {pattern!r} (columns.{role}){did_you_mean(pattern, names)}; it has {has}"
+            f"{source}: no column {pattern!r} (columns.{role}){did_you_mean(pattern, names)}; it has "
+            f"{has}{hint}"
         )
     return in_order(found) if all(any(map(str.isdigit, name)) for name in found) else found
 

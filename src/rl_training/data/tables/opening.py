@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 from rl_training.config.data_fields import TableFields
 from rl_training.core.errors import DataError
 from rl_training.core.json_text import parse_json
+from rl_training.data.tables.cells import wrong_number
 from rl_training.data.tables.csv_text import (
     Dialect,
     csv_batches,
@@ -23,6 +25,8 @@ from rl_training.data.validation import CHUNK_ROWS
 
 _WORDS = {"csv": "CSV", "parquet": "Parquet", "feather": "Feather", "jsonl": "JSON lines"}
 _COLUMN_NUMBER = re.compile(r"In CSV column #(\d+)")
+_CELL_COUNT = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
+_JSON_COLUMN = re.compile(r"Column\(/([^/)]+)")
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,14 @@ class TableFile:
 
     def _wrong_cell(self, problem: Exception, kinds: Mapping[str, str]) -> DataError | None:
         """The cell behind a failed conversion of text, named by row, column and content."""
+        if self.kind == "jsonl":
+            return self._wrong_value(problem, kinds)
+        cells = _CELL_COUNT.search(str(problem))
+        if cells is not None:
+            return DataError(
+                f"{self.path}: line {cells[1]} has {cells[3]} cells, the line of names has {cells[2]}; "
+                "repair the line, or set csv_separator"
+            )
         match = _COLUMN_NUMBER.search(str(problem))
         if self.dialect is None or match is None:
             return None
@@ -91,10 +103,19 @@ class TableFile:
         if found is None:
             return None
         row, text = found
-        return DataError(
-            f"{self.path}: row {row} (line {row + 2}) has {text!r} in the number column {name!r}; leave "
-            "the column out, or repair the cell (an empty one is a missing value)"
-        )
+        return wrong_number(str(self.path), row, name, text, f" (line {row + 2})")
+
+    def _wrong_value(self, problem: Exception, kinds: Mapping[str, str]) -> DataError | None:
+        """The value of a JSON line that is no number, named by row, key and content."""
+        match = _JSON_COLUMN.search(str(problem))
+        if match is None or kinds.get(match[1]) != "number":
+            return None
+        with import_pyarrow().input_stream(str(self.path), compression="detect") as stream:
+            for row, line in enumerate(io.TextIOWrapper(stream, encoding="utf-8")):
+                value = parse_json(line).get(match[1]) if line.strip() else None
+                if isinstance(value, str | bool):
+                    return wrong_number(str(self.path), row, match[1], str(value))
+        return None
 
 
 def open_table(

@@ -46,7 +46,7 @@ def settle_steps(steps: Steps, settings: TableFields, *, lenient: bool) -> Steps
     elif settings.max_gap is not None or settings.discount_by_time:
         wanted = "max_gap" if settings.max_gap is not None else "discount_by_time"
         raise DataError(f"{steps.file(0)}: {wanted} needs the time of steps; set columns.time")
-    missing = _missing_rows(steps)
+    missing = _missing_rows(steps, lenient)
     columns = {name: values for name, values in steps.columns.items() if name not in ("times", "episode_ids")}
     columns.setdefault("rewards", np.zeros(len(steps), dtype=np.float32))
     if not {"terminated", "dones"} & columns.keys():
@@ -173,13 +173,33 @@ def _durations(times: Array, ends: BoolArray, notes: list[str]) -> Array:
     return durations
 
 
-def _missing_rows(steps: Steps) -> BoolArray:
-    """Rows with an empty cell in any mapped column."""
+def _missing_rows(steps: Steps, lenient: bool) -> BoolArray:
+    """Rows with an empty cell in any mapped column; infinity is refused, unless `lenient`."""
     missing = np.zeros(len(steps), dtype=bool)
     for name, values in steps.columns.items():
         for rows in row_chunks(len(steps)):
-            missing[rows] |= _empty(name, values[rows])
+            part = values[rows]
+            if name not in ("episode_ids", *FLAG_FIELDS):
+                with np.errstate(over="ignore", invalid="ignore"):
+                    total = part.sum()
+                if np.isfinite(total):  # nothing is empty where a sum is a number
+                    continue
+                if not lenient:
+                    _refuse_infinity(steps, name, part, rows.start)
+            missing[rows] |= _empty(name, part)
     return missing
+
+
+def _refuse_infinity(steps: Steps, name: str, part: Array, first: int) -> None:
+    endless = np.argwhere(np.isinf(part.reshape(len(part), -1)))
+    if len(endless):
+        row, index = (int(number) for number in endless[0])
+        group = steps.fields[name]
+        column = group[index] if index < len(group) else group[0]
+        raise DataError(
+            f"{steps.place(first + row)} has infinity in column {column!r}; repair the cell, or leave it "
+            "empty and set missing_values"
+        )
 
 
 def _empty(name: str, values: Array) -> BoolArray:
@@ -187,10 +207,6 @@ def _empty(name: str, values: Array) -> BoolArray:
         return np.asarray(values == NO_FLAG)
     if name == "episode_ids":
         return np.asarray(values == NO_EPISODE)
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = values.sum()
-    if total == total:  # only NaN differs from itself, and a sum with NaN in it is NaN
-        return np.zeros(len(values), dtype=bool)
     return np.asarray(np.isnan(values).reshape(len(values), -1).any(axis=1))
 
 
@@ -224,17 +240,24 @@ def _missing_note(steps: Steps, missing: BoolArray, settings: TableFields) -> st
 
 
 def _hold(steps: Steps, ends: BoolArray) -> BoolArray:
-    """Fill numbers with the last value of their episode; returns the rows where there was none yet."""
+    """Fill numbers with the last value of their episode; returns the rows where there was none yet.
+
+    An empty flag is not set: a flag that is set ends its episode, so none is ever held.
+    """
     rows = np.arange(len(steps))
     starts = np.maximum.accumulate(np.where(np.concatenate([[True], ends[:-1]]), rows, 0))
     left = np.zeros(len(steps), dtype=bool)
     for name, values in steps.columns.items():
+        if name in FLAG_FIELDS:
+            values[values == NO_FLAG] = 0
+            continue
         if name not in (*VECTOR_FIELDS, *NUMBER_FIELDS):
             empty = np.flatnonzero(_empty(name, values))
             if len(empty):
                 column = steps.fields[name][0]
                 raise DataError(
-                    f"{steps.place(int(empty[0]))} has no value in column {column!r}, which cannot be held"
+                    f"{steps.place(int(empty[0]))} has no value in column {column!r}, which cannot be "
+                    "held; set missing_values to drop"
                 )
             continue
         matrix = values if values.ndim > 1 else values[:, None]
