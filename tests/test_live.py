@@ -92,6 +92,23 @@ def test_a_live_loop_says_what_is_missing(tmp_path: Path) -> None:
     assert session.close().metrics["env_steps"] == 1
 
 
+def test_rows_hold_the_action_that_was_really_played(tmp_path: Path) -> None:
+    agent = rl_training.TD3BC(tiny_config("td3_bc", tmp_path, env_kwargs=KWARGS))
+    agent.learn(quiet=True)
+    session = agent.go_live(STEPS)
+    suggested = float(agent.act([1.0, 0.0, 0.0], first=True)[0])
+    agent.observe(0.0, [1.0, 0.0, 0.0])
+    for played in (0.5, -3.0):  # bounds are -2 and 2
+        agent.act([1.0, 0.0, 0.0])
+        agent.observe(0.0, [1.0, 0.0, 0.0], played=[played])
+    agent.act([1.0, 0.0, 0.0])
+    with pytest.raises(UserError, match=r"played must be the action that was played, 1 finite numbers, got"):
+        agent.observe(0.0, [1.0, 0.0, 0.0], played=[0.5, 0.5])
+    actions = load_checkpoint(session.save())["replay"]["actions"].flatten().tolist()
+    assert actions == pytest.approx([suggested / 2.0, 0.25, -1.0])
+    session.close()
+
+
 def test_a_new_episode_cuts_off_the_one_before(tmp_path: Path) -> None:
     agent = rl_training.CalQL(tiny_config("cal_ql", tmp_path, env_kwargs=KWARGS, algo_kwargs={"gamma": 0.5}))
     agent.learn(quiet=True)

@@ -175,10 +175,16 @@ class ManagedAlgorithm:
         return self._session().act(obs, first=first)
 
     def observe(
-        self, reward: float, next_obs: npt.ArrayLike, terminated: bool = False, truncated: bool = False
+        self,
+        reward: float,
+        next_obs: npt.ArrayLike,
+        terminated: bool = False,
+        truncated: bool = False,
+        *,
+        played: npt.ArrayLike | None = None,
     ) -> None:
-        """What came of the last action."""
-        self._session().observe(reward, next_obs, terminated, truncated)
+        """What came of the last action; `played` where another one than that was played."""
+        self._session().observe(reward, next_obs, terminated, truncated, played=played)
 
     def update(self) -> dict[str, float]:
         """Make the updates that are due; their metrics."""

@@ -63,12 +63,21 @@ class LiveSession:
         return self.collection.act(self.trainer.learner, obs)
 
     def observe(
-        self, reward: float, next_obs: npt.ArrayLike, terminated: bool = False, truncated: bool = False
+        self,
+        reward: float,
+        next_obs: npt.ArrayLike,
+        terminated: bool = False,
+        truncated: bool = False,
+        *,
+        played: npt.ArrayLike | None = None,
     ) -> None:
-        """What came of the action: `terminated` ends the task, `truncated` only cuts the episode off."""
+        """What came of the action: `terminated` ends the task, `truncated` only cuts the episode off.
+
+        `played` is the action that the machine really made, where a limit or a person changed it.
+        """
         if self.phase is None:
             raise UserError("observe() needs an action before it: call act(obs) first")
-        self.collection.observe(reward, next_obs, terminated, truncated)
+        self.collection.observe(reward, next_obs, terminated, truncated, played)
         self.trainer.collected(self.phase, 1)
 
     def update(self) -> dict[str, float]:

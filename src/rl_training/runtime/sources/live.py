@@ -34,13 +34,22 @@ class LiveCollection:
         played: FloatArray = self.spaces.to_env(unit)[0]
         return played
 
-    def observe(self, reward: float, next_obs: npt.ArrayLike, terminated: bool, truncated: bool) -> None:
-        """What came of the last action."""
+    def observe(
+        self,
+        reward: float,
+        next_obs: npt.ArrayLike,
+        terminated: bool,
+        truncated: bool,
+        played: npt.ArrayLike | None = None,
+    ) -> None:
+        """What came of the last action, or of the one that was played in its place."""
         if self.acted is None:
             raise UserError("observe() needs an action before it: call act(obs) first")
         if not np.isfinite(reward):
             raise UserError(f"reward must be finite, got {reward}")
         (obs, unit), following = self.acted, self.spaces.check_observations(next_obs)
+        if played is not None:
+            unit = self._unit(played)
         step = Steps(
             obs,
             unit,
@@ -56,6 +65,15 @@ class LiveCollection:
         self.current.length += 1
         if terminated or truncated:
             self._finish()
+
+    def _unit(self, played: npt.ArrayLike) -> FloatArray:
+        """An action of the machine in [-1, 1]; what lies outside the policy's bounds counts as on them."""
+        action = np.asarray(played, dtype=np.float32)
+        if action.shape != (self.spaces.action_dim,) or not np.isfinite(action).all():
+            wanted = f"{self.spaces.action_dim} finite numbers"
+            raise UserError(f"played must be the action that was played, {wanted}, got {played!r}")
+        unit: FloatArray = self.spaces.to_unit(action).clip(-1.0, 1.0).reshape(1, -1)
+        return unit
 
     def cut(self) -> None:
         """The loop has begun anew without saying that the episode before was over: it was cut off there."""
