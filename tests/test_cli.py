@@ -86,7 +86,7 @@ def error_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return printed.err.splitlines()
 
 
-# ---- train, demo, resume
+# ---- train, resume
 
 
 def test_train_passes_file_overrides_and_options_to_the_manager(runtime: Recorder, tmp_path: Path) -> None:
@@ -125,12 +125,6 @@ def test_quiet_prints_only_the_run_directory(runtime: Recorder, capsys: pytest.C
     assert main(["train", "-c", "sac/pendulum", "--quiet"]) == 0
     assert capsys.readouterr().out == f"{runtime.result.run_dir}\n"
     assert runtime.calls[0][1]["quiet"] is True
-
-
-def test_demo_trains_the_packaged_demo(runtime: Recorder, tmp_path: Path) -> None:
-    assert main(["demo", "--seed", "2", "-o", str(tmp_path)]) == 0
-    config = runtime.calls[0][1]["config"]
-    assert (config.env_id, config.seed, config.output_dir) == ("Pendulum-v1", 2, str(tmp_path))
 
 
 def test_resume_passes_the_new_total(runtime: Recorder, tmp_path: Path) -> None:

@@ -44,15 +44,9 @@ def judge(
 ) -> None:
     """Say how good policies are from a log alone, and whether that can be said at all."""
     from rl_training.core.atomic import write_json_atomic
-    from rl_training.judging.judge_policies import judge as judge_policies
-    from rl_training.policies.predict_files import open_policy
 
     keywords = {**parsed_settings(settings or []), "gamma": gamma, "seed": seed}
-    named = unique_names(policies)
-    opened = {name: open_policy(path) for name, path in named.items()}
-    log = read_data(data, fields)
-    with Stages(quiet) as stages:
-        result = judge_policies(opened, log, on_progress=stages.tell, checkpoints=checkpoints, **keywords)
+    result = judged(policies, data, fields, quiet=quiet, checkpoints=checkpoints, **keywords)
     print_result(result)
     if json_file is not None:
         write_json_atomic(json_file, result.to_dict())
@@ -61,6 +55,19 @@ def judge(
         from rl_training.report.judge_page import write_judge_page
 
         typer.echo(f"page: {write_judge_page(result, out)}")
+
+
+def judged(
+    policies: list[Path], data: str, fields: dict[str, Any], *, quiet: bool, **settings: Any
+) -> Judgement:
+    """The judgement of files by a log, with progress for people at a terminal."""
+    from rl_training.judging.judge_policies import judge as judge_policies
+    from rl_training.policies.predict_files import open_policy
+
+    opened = {name: open_policy(path) for name, path in unique_names(policies).items()}
+    log = read_data(data, fields)
+    with Stages(quiet) as stages:
+        return judge_policies(opened, log, on_progress=stages.tell, **settings)
 
 
 def critics_of(paths: dict[str, Path]) -> dict[str, TrainedCritic]:
