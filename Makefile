@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: $(CORE) ## train and evaluate a policy, draw its learning curve
+demo: $(CORE) ## a log, a policy learned from it, a verdict, the truth, and one page with everything
 	$(BIN)/rl-training demo
 
 test: check ## static checks, then all tests
