@@ -13,6 +13,7 @@ from rl_training.algorithms.ensembles import values_of
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
 from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
+from rl_training.config.data_fields import OnlineDataFields
 from rl_training.config.run_fields import OnlineFields
 from rl_training.models.actors import Actor, DeterministicTanh
 from rl_training.models.critics import QEnsemble
@@ -157,7 +158,7 @@ def td3_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     return twin_losses(named) | {"actor_loss": value_loss(named["actor_q_values"])}
 
 
-class TD3RunConfig(TD3Config, NetworkConfig, OnlineFields):
+class TD3RunConfig(TD3Config, NetworkConfig, OnlineFields, OnlineDataFields):
     """Every setting of a TD3 run."""
 
 
