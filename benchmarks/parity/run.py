@@ -5,8 +5,8 @@
 CORL, TD3, REDQ and FQL are checkouts of github.com/corl-team/CORL, sfujim/TD3, watchernyu/REDQ and
 seohongpark/fql; SB3 is the folder that stable_baselines3 and sb3_contrib lie in, D3RLPY that of d3rlpy. Their
 code is imported from there and nothing of it is kept here. Cases without their checkout are left out, and
-`--only NAME ...` takes some of the cases. ReBRAC and FQL need jax, flax, optax, chex, distrax and ml_collections.
-JAX runs uncompiled here, so that it takes our noise: FQL takes some minutes.
+`--only NAME ...` takes some of the cases. ReBRAC and FQL need jax, flax, optax, chex, distrax and
+ml_collections. JAX runs uncompiled here, so that it takes our noise: FQL takes some minutes.
 """
 
 from __future__ import annotations
