@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from rl_training.algorithms.optim import Adam, polyak
 from rl_training.algorithms.results import Metrics, UpdateResult
 from rl_training.config import ConfigModel, setting
 from rl_training.core.errors import ConfigError
+from rl_training.core.plain import Facts, State
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.models.actors import Actor
 from rl_training.models.models import PolicyModel
@@ -84,8 +85,8 @@ class Learner(ABC):
             for kind in ("normal", "uniform")
         }
         self.last_metrics: dict[str, Tensor] = {}
-        self._checked_shapes: tuple[Any, ...] = ()
-        self._steps: dict[tuple[Any, ...], Step] = {}
+        self._checked_shapes: tuple[object, ...] = ()
+        self._steps: dict[tuple[object, ...], Step] = {}
         self._compiler: Callable[[Step], Step] | None = None
         self.setup()
 
@@ -255,7 +256,7 @@ class Learner(ABC):
                 named[f"optimizer.{name}.second.{index}"] = second
         return named
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Everything that the next update depends on."""
         return {
             "tensors": {name: tensor.detach().clone() for name, tensor in self.tensors().items()},
@@ -267,7 +268,7 @@ class Learner(ABC):
         }
 
     @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Facts) -> None:
         saved = state["tensors"]
         for name, tensor in self.tensors().items():
             if name not in saved or saved[name].shape != tensor.shape:
@@ -290,5 +291,5 @@ class Learner(ABC):
         return bool(totals.isfinite().all())
 
 
-def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def prefixed(prefix: str, values: Facts) -> State:
     return {f"{prefix}.{name}": value for name, value in values.items()}

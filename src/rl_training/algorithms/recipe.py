@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -11,6 +10,7 @@ from rl_training.algorithms.learner import Learner
 from rl_training.config.run_fields import ControlFields, OnlineFields
 from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.errors import ConfigError
+from rl_training.core.plain import State
 from rl_training.core.streams import torch_generator
 from rl_training.models.models import PolicyModel
 
@@ -63,7 +63,7 @@ class Recipe:
         keywords = {name: getattr(settings, name) for name in self.learner.config_class.model_fields}
         return self.learner(model, seed=seed, **keywords)
 
-    def upgrade(self, state: dict[str, Any]) -> dict[str, Any]:
+    def upgrade(self, state: State) -> State:
         """The state of a checkpoint of an earlier file format, as today's would hold it."""
         from rl_training.algorithms.upgrading import upgraded  # needed for old files alone
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from rl_training.algorithms.learner import Learner
 from rl_training.core.errors import ConfigError
+from rl_training.core.plain import State
 from rl_training.core.streams import join_streams
 
 
@@ -59,7 +59,7 @@ def unstack_member(stacked: Learner, index: int) -> Learner:
     return single
 
 
-def learner_state(learner: Learner, member: int | None) -> dict[str, Any]:
+def learner_state(learner: Learner, member: int | None) -> State:
     """The state of a learner, or of one member of a stack."""
     return (learner if member is None else unstack_member(learner, member)).state_dict()
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rl_training.algorithms.recipe import Recipe
+from rl_training.core.plain import Facts, State
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import ObservationNormalizer
 from rl_training.policies.packing import pack_policy
@@ -14,7 +12,7 @@ ORTHOGONAL = {"iql": "orthogonal"}
 """What `orthogonal_init` stood for; the other algorithms made the outputs small as well."""
 
 
-def upgraded(recipe: Recipe, state: Mapping[str, Any]) -> dict[str, Any]:
+def upgraded(recipe: Recipe, state: Facts) -> State:
     """The state as format 2 holds it: settings renamed, the policy packed, callbacks keyed by their place."""
     config = {**state["config"], "algo_kwargs": renamed(recipe.name, state["config"]["algo_kwargs"])}
     settings = recipe.settings.build(config["algo_kwargs"], where="algo_kwargs")
@@ -38,7 +36,7 @@ def upgraded(recipe: Recipe, state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def renamed(algo: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def renamed(algo: str, given: Facts) -> State:
     """Settings by today's names."""
     settings = dict(given)
     if "layer_norm" in settings:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy.typing as npt
 
 from rl_training.core.config_files import load_config
 from rl_training.core.errors import ConfigError
+from rl_training.core.plain import Facts, State
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset
 
@@ -32,7 +33,7 @@ def make_config(
     """One config out of what the constructor was given; keywords find their own level."""
     given = by_level(settings)
     if config is None:
-        base: dict[str, Any] = {"algo": algo}
+        base: State = {"algo": algo}
     elif isinstance(config, TrainConfig):
         base = config.to_dict()
     elif isinstance(config, str | os.PathLike):
@@ -50,25 +51,25 @@ def make_config(
     return parse_config({**base, **given, "algo_kwargs": kwargs})
 
 
-def by_level(settings: Mapping[str, object]) -> dict[str, Any]:
+def by_level(settings: Mapping[str, object]) -> State:
     """Settings at their places in a config: those of the run, and `algo_kwargs`."""
     run_level = TrainConfig.model_fields
-    given: dict[str, Any] = {name: value for name, value in settings.items() if name in run_level}
+    given: State = {name: value for name, value in settings.items() if name in run_level}
     own = {name: value for name, value in settings.items() if name not in run_level}
     return {**given, "algo_kwargs": {**given.get("algo_kwargs", {}), **own}}
 
 
 def with_data(
-    config: TrainConfig, path: str | os.PathLike[str], columns: Mapping[str, Any] | None
+    config: TrainConfig, path: str | os.PathLike[str], columns: Mapping[str, object] | None
 ) -> TrainConfig:
     """The config with another source of its data."""
-    data: dict[str, Any] = {"dataset_kind": "auto", "dataset_path": os.fspath(path)}
+    data: dict[str, object] = {"dataset_kind": "auto", "dataset_path": os.fspath(path)}
     if columns is not None:
         data["columns"] = dict(columns)
     return config.replace(algo_kwargs={**config.algo_kwargs, **data})
 
 
-def as_dataset(given: GivenData, columns: Mapping[str, Any] | None = None) -> TransitionDataset:
+def as_dataset(given: GivenData, columns: Facts | None = None) -> TransitionDataset:
     """Data in memory, whatever form it has."""
     if isinstance(given, TransitionDataset):
         return given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy.typing as npt
 
@@ -14,6 +14,7 @@ from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.checkpoints import load_run_state, resolve_checkpoint, save_checkpoint
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import CheckpointError, UserError
+from rl_training.core.plain import State
 from rl_training.core.spaces import FloatArray
 from rl_training.experiment.exporting import export_policy
 from rl_training.experiment.finetuning import finetune_checkpoint
@@ -52,7 +53,7 @@ class ManagedAlgorithm:
             settings["env_id"] = env if isinstance(env, str) else str(self.env)
         self.config = make_config(self.algo, type(self).__name__, config, settings)
         self.result: TrainResult | None = None
-        self._state: dict[str, Any] | None = None
+        self._state: State | None = None
         self._policy: Policy | None = None
         self._source: Path | None = None
         self._live: LiveSession | None = None
@@ -62,7 +63,7 @@ class ManagedAlgorithm:
         dataset: GivenData | None = None,
         callbacks: Sequence[Callback] | None = None,
         *,
-        columns: Mapping[str, Any] | None = None,
+        columns: Mapping[str, object] | None = None,
         total_timesteps: int | None = None,
         env: GivenEnv | None = None,
         evaluators: Sequence[Evaluator] | None = None,
@@ -202,7 +203,7 @@ class ManagedAlgorithm:
             raise UserError(f"the checkpoint {self._source} is gone: load() the run from where it is now")
         return self._source
 
-    def evaluate(self, num_episodes: int | None = None, *, env: GivenEnv | None = None) -> dict[str, Any]:
+    def evaluate(self, num_episodes: int | None = None, *, env: GivenEnv | None = None) -> State:
         """Episodes in the config's environment, or in `env`."""
         return evaluate_state(
             self._trained()[0],
@@ -259,13 +260,13 @@ class ManagedAlgorithm:
         loaded._adopt(resolve_checkpoint(Path(path)), state)
         return loaded
 
-    def _adopt(self, source: Path, state: dict[str, Any] | None = None) -> None:
+    def _adopt(self, source: Path, state: State | None = None) -> None:
         """Take over the policy of a checkpoint; acting needs its file no more."""
         self._source = source.absolute()
         self._state = state = load_run_state(source, skip=NOT_FOR_ACTING) if state is None else state
         self._policy = policy_of_state(state, choose_device(self.config.device))
 
-    def _trained(self) -> tuple[dict[str, Any], Policy]:
+    def _trained(self) -> tuple[State, Policy]:
         if self._state is None or self._policy is None:
             raise UserError(f"this {type(self).__name__} has no policy yet: call learn() or load() first")
         return self._state, self._policy

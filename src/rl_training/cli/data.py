@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from rl_training.cli.options import QuietOption
 
 if TYPE_CHECKING:
     from rl_training.core.spaces import Spaces
+    from rl_training.data.episode_log import EpisodeLog
     from rl_training.data.inspection import Inspection
 
 app = typer.Typer(help="Inspect, collect and convert datasets.", no_args_is_help=True)
@@ -39,7 +40,7 @@ def inspect(
     source: Annotated[
         str, typer.Argument(metavar="FILE_OR_ID", help="File, folder, pattern in quotes, or a Minari id.")
     ],
-    fields: dict[str, Any],
+    fields: dict[str, object],
     env_id: EnvOption = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Where the picture goes.")] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
@@ -152,7 +153,7 @@ def convert(
             metavar="TARGET", help="File to write (.hdf5, .npz, .parquet, .csv) or minari:NAME-v0."
         ),
     ],
-    fields: dict[str, Any],
+    fields: dict[str, object],
     env_id: EnvOption = None,
     action_low: Annotated[
         list[float] | None, typer.Option("--action-low", help="Lower bound; once, or once per action.")
@@ -200,7 +201,7 @@ def _bounds_for_report(env_id: str | None, named: str | None) -> Spaces | None:
         return None
 
 
-def _given_bounds(log: Any, low: list[float] | None, high: list[float] | None) -> Spaces | None:
+def _given_bounds(log: EpisodeLog, low: list[float] | None, high: list[float] | None) -> Spaces | None:
     from rl_training.core.errors import ConfigError
     from rl_training.core.spaces import Spaces
 
@@ -217,8 +218,8 @@ def _given_bounds(log: Any, low: list[float] | None, high: list[float] | None) -
 
 
 def _environment(
-    env_id: str | None, env_kwargs: dict[str, Any], checkpoint: Path | None
-) -> tuple[str, dict[str, Any]]:
+    env_id: str | None, env_kwargs: dict[str, object], checkpoint: Path | None
+) -> tuple[str, dict[str, object]]:
     """The environment of the options, else the one that the checkpoint's policy was trained for."""
     from rl_training.core.checkpoints import load_run_state
     from rl_training.core.errors import ConfigError
@@ -235,7 +236,7 @@ def _environment(
     return refuse_import(config.env_id), {**config.env_kwargs, **env_kwargs}
 
 
-def _mapping(text: str) -> dict[str, Any]:
+def _mapping(text: str) -> dict[str, object]:
     from rl_training.config.yaml_text import parse_yaml
     from rl_training.core.errors import ConfigError
 

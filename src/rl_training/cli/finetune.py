@@ -1,6 +1,6 @@
 """`rl-training finetune`."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -35,7 +35,7 @@ def finetune(
     from rl_training.experiment.finetuning import finetune_checkpoint
     from rl_training.runtime.wrappers import load_wrappers
 
-    changed: dict[str, Any] = {}
+    changed: dict[str, object] = {}
     for change in changes or ():
         apply_override(changed, change)
     result = finetune_checkpoint(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -28,6 +27,6 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, title: 
     console.print(table)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print as JSON that any parser reads: a number that is not finite becomes null."""
     print(json.dumps(plain_json(value), indent=2 if isinstance(value, Mapping) else None))

@@ -4,7 +4,6 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from rl_training.core.errors import ConfigError
 
@@ -41,7 +40,7 @@ def data_overrides(
     config: str | None,
     algo: str | None,
     data: str | None,
-    fields: dict[str, Any],
+    fields: dict[str, object],
     low: list[float] | None,
     high: list[float] | None,
 ) -> tuple[str, list[str]]:
@@ -49,7 +48,7 @@ def data_overrides(
     if config is None and (algo is None or data is None):
         raise ConfigError("--config is required, or --algo and --data to train on a log of your own")
     own = config is None
-    recipe: dict[str, Any] = dict(fields)
+    recipe: dict[str, object] = dict(fields)
     if own:  # the example values of the packaged config give way
         recipe = {"columns": {}, "missing_values": "error", "action_low": low, "action_high": high, **fields}
     recipe |= {

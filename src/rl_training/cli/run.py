@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -84,14 +84,14 @@ def _result_rows(result: TrainResult) -> list[tuple[str, str]]:
     return rows
 
 
-def _held_out_rows(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+def _held_out_rows(metrics: dict[str, object]) -> list[tuple[str, str]]:
     if metrics.get("validation_action_error") is None:
         return []
     constant = f"{metrics['validation_constant_error']:.4g} for a constant action"
     return [("held-out action error", f"{metrics['validation_action_error']:.4g} ({constant})")]
 
 
-def _online_rows(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+def _online_rows(metrics: dict[str, object]) -> list[tuple[str, str]]:
     rows = []
     if metrics.get("online_return_before") is not None:
         rows.append(("return before going online", f"{metrics['online_return_before']:.1f}"))

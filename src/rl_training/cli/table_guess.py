@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TABLE_KINDS = {"table": None, "csv": "csv", "parquet": "parquet", "feather": "feather"}
 
 
-def print_guess(place: Place, fields: dict[str, Any], *, as_json: bool) -> bool:
+def print_guess(place: Place, fields: dict[str, object], *, as_json: bool) -> bool:
     """Print columns and a mapping to start from, if the place is a table that needs one."""
     if place.kind not in TABLE_KINDS or place.path is None:
         return False

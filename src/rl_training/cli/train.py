@@ -1,6 +1,6 @@
 """`rl-training train`."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ _DATA = "Own data instead of a config"
 
 @with_column_options
 def train(
-    fields: dict[str, Any],
+    fields: dict[str, object],
     config: Annotated[
         str | None,
         typer.Option("--config", "-c", help="YAML file, or the name of a packaged config (see `configs`)."),

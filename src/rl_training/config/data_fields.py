@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -43,7 +43,7 @@ class ColumnsConfig(ConfigModel):
 
     @field_validator("observations", "actions", "next_observations", mode="before")
     @classmethod
-    def _one_name_is_a_list(cls, value: Any) -> Any:
+    def _one_name_is_a_list(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
 
@@ -73,7 +73,7 @@ class TableFields(ConfigModel):
 
     @field_validator("columns", mode="before")
     @classmethod
-    def _columns_are_built(cls, value: Any) -> Any:
+    def _columns_are_built(cls, value: object) -> object:
         return ColumnsConfig.build(value) if isinstance(value, Mapping) else value
 
     @model_validator(mode="after")
@@ -185,7 +185,7 @@ class OfflineDataFields(DatasetSource, RewardFields):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_path_is_recognised(cls, values: Any) -> Any:
+    def _a_path_is_recognised(cls, values: object) -> object:
         """Where only a place is given, its format is found out."""
         if not isinstance(values, dict) or "dataset_kind" in values:
             return values
@@ -194,7 +194,7 @@ class OfflineDataFields(DatasetSource, RewardFields):
 
     @field_validator("dataset_parts", mode="before")
     @classmethod
-    def _parts_are_built(cls, value: Any) -> Any:
+    def _parts_are_built(cls, value: object) -> object:
         if not isinstance(value, Sequence) or isinstance(value, str):
             return value
         parts, mistakes = [], []

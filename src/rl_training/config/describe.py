@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from inspect import get_annotations
 from types import NoneType
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic.fields import FieldInfo
 
@@ -44,7 +44,7 @@ def _row(name: str, field: FieldInfo, group: str) -> FieldRow:
     )
 
 
-def _default_text(value: Any) -> str:
+def _default_text(value: object) -> str:
     """The default as it would be written in YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -59,7 +59,7 @@ def _group(model: type[ConfigModel], name: str) -> str:
     return str(getattr(owner, "section", ConfigModel.section))
 
 
-def _nested_model(annotation: Any) -> type[ConfigModel] | None:
+def _nested_model(annotation: object) -> type[ConfigModel] | None:
     for part in (annotation, *get_args(annotation)):
         if isinstance(part, type) and part is not NoneType and issubclass(part, ConfigModel):
             return part

@@ -8,11 +8,19 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, Field
+from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _HOLDS = {"gt": operator.gt, "ge": operator.ge, "lt": operator.lt, "le": operator.le}
-_WORDS = {bool: "true/false", int: "integer", float: "number", str: "text", dict: "mapping", NoneType: "null"}
+_WORDS: dict[object, str] = {
+    bool: "true/false",
+    int: "integer",
+    float: "number",
+    str: "text",
+    dict: "mapping",
+    NoneType: "null",
+}
 _PLURALS = {
     "integer": "integers",
     "number": "numbers",
@@ -42,7 +50,7 @@ def setting(
     could want (`config.limits`) and is not worth a word in a table; `longest` limits the entries of a list.
     """
     given = {"gt": gt, "ge": ge, "lt": lt, "le": le}
-    bounds: dict[str, Any] = {name: limit for name, limit in given.items() if limit is not None}
+    bounds: JsonDict = {name: limit for name, limit in given.items() if limit is not None}
     return Field(
         default, description=meaning, json_schema_extra={"bounds": bounds, "most": most, "longest": longest}
     )
@@ -69,7 +77,7 @@ def bounds_text(field: FieldInfo) -> str:
     return ", ".join(f"{_SIGNS[name]} {limit:g}" for name, limit in bounds.items())
 
 
-def bound_problem(field: FieldInfo, value: Any) -> tuple[str, str] | None:
+def bound_problem(field: FieldInfo, value: object) -> tuple[str, str] | None:
     """The first broken bound as (position inside the value, message), or None."""
     longest, most = limit_of(field, "longest"), limit_of(field, "most")
     if isinstance(value, tuple) and longest is not None and len(value) > longest:
@@ -89,17 +97,17 @@ def bound_problem(field: FieldInfo, value: Any) -> tuple[str, str] | None:
     return None
 
 
-def type_text(annotation: Any) -> str:
+def type_text(annotation: object) -> str:
     """The type in plain words for a table: `number or 'auto'`, `list of integers`."""
     return " or ".join(_alternatives(annotation))
 
 
-def rule_text(annotation: Any) -> str:
+def rule_text(annotation: object) -> str:
     """The type as the end of the sentence "x must be ...": `a number or 'auto'`."""
     return " or ".join(_with_article(words) for words in _alternatives(annotation))
 
 
-def literal_choices(annotation: Any) -> list[str]:
+def literal_choices(annotation: object) -> list[str]:
     """The words a field accepts, alone or in a list, for "did you mean"."""
     if get_origin(annotation) is Literal:
         return [choice for choice in get_args(annotation) if isinstance(choice, str)]
@@ -108,7 +116,7 @@ def literal_choices(annotation: Any) -> list[str]:
     return []
 
 
-def accepts_tuple(annotation: Any) -> bool:
+def accepts_tuple(annotation: object) -> bool:
     """Whether a list given for this field stands for a tuple (YAML and JSON know only lists)."""
     if get_origin(annotation) in (Union, UnionType):
         return any(accepts_tuple(part) for part in get_args(annotation))
@@ -121,7 +129,7 @@ def _with_article(words: str) -> str:
     return f"an {words}" if words[0] in "aeiou" else f"a {words}"
 
 
-def _alternatives(annotation: Any) -> list[str]:
+def _alternatives(annotation: object) -> list[str]:
     origin = get_origin(annotation)
     if origin is Annotated:
         return _alternatives(get_args(annotation)[0])
@@ -137,7 +145,7 @@ def _alternatives(annotation: Any) -> list[str]:
     return [_WORDS.get(origin or annotation, "value")]
 
 
-def _tuple_words(parts: tuple[Any, ...]) -> str:
+def _tuple_words(parts: tuple[object, ...]) -> str:
     words = _alternatives(parts[0])
     plural = ", ".join(_PLURALS.get(word, word.removeprefix("one of ")) for word in words)
     return f"list of {plural}" if parts[-1] is Ellipsis else f"list of {len(parts)} {plural}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -17,7 +16,10 @@ BOUND_ERROR = "out_of_bounds"
 
 
 def mistakes_in(
-    model: type[BaseModel], values: Mapping[str, Any], error: ValidationError, elsewhere: Iterable[str] = ()
+    model: type[BaseModel],
+    values: Mapping[str, object],
+    error: ValidationError,
+    elsewhere: Iterable[str] = (),
 ) -> list[str]:
     """One sentence per mistake, in the order pydantic found them.
 
@@ -45,7 +47,7 @@ def unknown_key(key: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -
 
 
 def _sentences(
-    model: type[BaseModel], values: Mapping[str, Any], detail: ErrorDetails, elsewhere: Iterable[str]
+    model: type[BaseModel], values: Mapping[str, object], detail: ErrorDetails, elsewhere: Iterable[str]
 ) -> list[str]:
     name = str(detail["loc"][0]) if detail["loc"] else ""
     kind = detail["type"]
@@ -69,7 +71,7 @@ def _own_rule(name: str, detail: ErrorDetails) -> list[str]:
     return under(name, lines) if isinstance(error, ConfigError) else lines
 
 
-def _wrong_type(name: str, field: FieldInfo, value: Any) -> str:
+def _wrong_type(name: str, field: FieldInfo, value: object) -> str:
     rule, hint = rule_text(field.annotation), ""
     choices = literal_choices(field.annotation)
     words = value if isinstance(value, list | tuple) else [value]

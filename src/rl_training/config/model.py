@@ -25,7 +25,7 @@ class ConfigModel(BaseModel):
     section: ClassVar[str] = "hyper-parameters"
     """Heading under which `describe` lists the fields that a class itself declares."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: object) -> None:
         lines: list[str] = []
         try:
             super().__init__(**values)
@@ -36,7 +36,7 @@ class ConfigModel(BaseModel):
             raise ConfigError("\n".join(lines))
 
     @classmethod
-    def build(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
+    def build(cls, values: Mapping[str, object], *, where: str = "") -> Self:
         """Build from a mapping; `where` is the place of that mapping and leads every reported line."""
         lines = [f"{key!r} is not a known key (keys are text)" for key in values if not isinstance(key, str)]
         try:
@@ -48,12 +48,12 @@ class ConfigModel(BaseModel):
         return built
 
     @classmethod
-    def keys_elsewhere(cls, values: Mapping[str, Any]) -> tuple[str, ...]:
+    def keys_elsewhere(cls, values: Mapping[str, object]) -> tuple[str, ...]:
         """Full names of keys that live at another level; lets an unknown key be pointed to its place."""
         return ()
 
     @classmethod
-    def further_mistakes(cls, values: Mapping[str, Any]) -> list[str]:
+    def further_mistakes(cls, values: Mapping[str, object]) -> list[str]:
         """Mistakes that types and bounds cannot express, looked for even when other fields are wrong."""
         return []
 
@@ -61,13 +61,13 @@ class ConfigModel(BaseModel):
         """Every field as plain JSON data; `build` reads it back."""
         return self.model_dump(mode="json")
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """A checked copy with some fields changed."""
         return self.build({**self.to_dict(), **changes})
 
     @model_validator(mode="before")
     @classmethod
-    def _lists_are_tuples(cls, values: Any) -> Any:
+    def _lists_are_tuples(cls, values: object) -> object:
         if not isinstance(values, dict):
             return values
         fields = cls.model_fields
@@ -80,7 +80,7 @@ class ConfigModel(BaseModel):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _bounds_hold(cls, value: Any, info: ValidationInfo) -> Any:
+    def _bounds_hold(cls, value: object, info: ValidationInfo) -> Any:
         problem = bound_problem(cls.model_fields[info.field_name or ""], value)
         if problem is not None:
             position, text = problem

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
 
 _LONGEST_VALUE = 80
 
@@ -21,7 +20,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean '{places[close[0]]}'?)" if close else ""
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """The value as the user wrote it, cut when it would flood the line."""
     text = repr(value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."

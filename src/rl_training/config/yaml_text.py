@@ -114,6 +114,6 @@ def parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
-def dump_yaml(values: Any) -> str:
+def dump_yaml(values: object) -> str:
     """Write plain data in the order given."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

@@ -67,12 +67,12 @@ def write_text_atomic(path: str | Path, text: str) -> None:
         ) from problem
 
 
-def write_json_atomic(path: str | Path, value: Any) -> None:
+def write_json_atomic(path: str | Path, value: object) -> None:
     """Replace a JSON file in one step; numbers that are not finite become null, which every parser reads."""
     write_text_atomic(path, json.dumps(plain_json(value), indent=2) + "\n")
 
 
-def plain_json(value: Any) -> Any:
+def plain_json(value: object) -> Any:
     """The value with numpy and torch numbers as Python ones and NaN or infinity as `None`."""
     if isinstance(value, Mapping):
         return {str(key): plain_json(item) for key, item in value.items()}

@@ -25,6 +25,7 @@ from rl_training.core.checkpoint_format import (
 from rl_training.core.errors import CheckpointError
 from rl_training.core.json_text import parse_json
 from rl_training.core.places import CHECKPOINT_FOLDER
+from rl_training.core.plain import Facts, State
 from rl_training.core.run_state import check_run_state
 
 FORMAT_VERSION = 2
@@ -32,7 +33,7 @@ BEST_NAME = "best.safetensors"
 _STEP_NAME = re.compile(r"step_([0-9]+)\.safetensors")
 
 
-def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
+def save_checkpoint(path: str | Path, state: Facts) -> None:
     """Write `state` and the format version to `path`; an earlier file is replaced in the last moment.
 
     A state that came from a file keeps the version of that file.
@@ -50,7 +51,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
 
 def load_checkpoint(
     path: str | Path, device: str | torch.device = "cpu", *, skip: Collection[str] = ()
-) -> dict[str, Any]:
+) -> State:
     """Read a checkpoint, or the newest one of a run directory, with its tensors on `device`.
 
     Top-level keys in `skip` are left out and never read from the disk: a policy needs no replay rows.
@@ -60,7 +61,7 @@ def load_checkpoint(
 
 def load_run_state(
     path: str | Path, device: str | torch.device = "cpu", *, skip: Collection[str] = ()
-) -> dict[str, Any]:
+) -> State:
     """`load_checkpoint` of a run; one of an earlier file format comes as today's version would write it."""
     file = resolve_checkpoint(path)
     header = read_header(file)
@@ -79,7 +80,7 @@ def load_run_state(
     return {key: value for key, value in state.items() if key not in skip}
 
 
-def read_header(path: str | Path) -> dict[str, Any]:
+def read_header(path: str | Path) -> State:
     """Everything of a checkpoint but its tensors, which appear as `None`."""
     return _read(resolve_checkpoint(path), None, ())
 
@@ -143,7 +144,7 @@ def prune_checkpoints(run_dir: str | Path, keep: int) -> list[Path]:
     return deleted
 
 
-def _read(path: Path, device: torch.device | None, skip: Collection[str]) -> dict[str, Any]:
+def _read(path: Path, device: torch.device | None, skip: Collection[str]) -> State:
     """The state in a file; without a device its tensors are not read."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -156,7 +157,7 @@ def _read(path: Path, device: torch.device | None, skip: Collection[str]) -> dic
                 tensor = file.get_tensor(name).clone()
                 return tensor.numpy() if kind == "numpy" else tensor.to(device)
 
-            state: dict[str, Any] = decode({key: tree[key] for key in tree if key not in skip}, fetch)
+            state: State = decode({key: tree[key] for key in tree if key not in skip}, fetch)
             return state
     except CheckpointError:
         raise
@@ -168,7 +169,7 @@ def _read(path: Path, device: torch.device | None, skip: Collection[str]) -> dic
         raise CheckpointError(_damaged(path)) from problem
 
 
-def _parse_header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
+def _parse_header(path: Path, metadata: Mapping[str, str] | None) -> State:
     if metadata is None or METADATA_KEY not in metadata:
         raise CheckpointError(_foreign(path))
     tree = parse_json(metadata[METADATA_KEY])

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
 
 from rl_training.config.run_fields import ControlFields
 from rl_training.config.wording import did_you_mean, shown
 from rl_training.config.yaml_text import dump_yaml, parse_yaml, read_yaml_text
 from rl_training.core.errors import ConfigError
+from rl_training.core.plain import State
 from rl_training.core.train_config import TrainConfig, parse_config
 
 
@@ -69,7 +69,7 @@ def _packaged(name: str, file: Traversable) -> PackagedConfig:
     )
 
 
-def _read_mapping(source: str) -> dict[str, Any]:
+def _read_mapping(source: str) -> State:
     values = parse_yaml(_read_text(source), source)
     if not isinstance(values, dict):
         raise ConfigError(f"{source} must hold a mapping such as `algo: sac`, got {shown(values)}")
@@ -94,7 +94,7 @@ def _read_text(source: str) -> str:
     return packaged[name].read_text(encoding="utf-8")
 
 
-def apply_override(values: dict[str, Any], override: str) -> None:
+def apply_override(values: State, override: str) -> None:
     """Put one `algo_kwargs.gamma=0.98` into the mapping; the value is read as YAML."""
     key, equals, text = override.partition("=")
     names = key.strip().split(".")

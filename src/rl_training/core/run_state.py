@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rl_training.config import ConfigModel, setting
 from rl_training.core.errors import CheckpointError, ConfigError, UserError
+from rl_training.core.plain import Facts, State
 
 SUBTREES = ("policy", "learner", "streams", "callbacks")
 """Entries that hold tensors; those who load them check what is inside."""
@@ -41,20 +41,20 @@ class RunFacts(ConfigModel):
     algo: str = setting(..., "algorithm")
     algo_class: str = setting(..., "its class in Python")
     algo_package: str | None = setting(..., "package that brought it")
-    config: dict[str, Any] = setting(..., "the run's config")
+    config: State = setting(..., "the run's config")
     reference: ReferenceFacts | None = setting(..., "reference returns")
     versions: dict[str, str] = setting(..., "versions of the libraries")
-    results: dict[str, Any] = setting(..., "last results")
+    results: State = setting(..., "last results")
     schedule_steps: int = setting(..., "steps of the schedule", ge=1)
     compile: bool = setting(..., "whether updates are compiled")
-    dataset: dict[str, Any] = setting(..., "facts about the data")
+    dataset: State = setting(..., "facts about the data")
     in_python: tuple[str, ...] = setting(..., "parts that were given as objects")
     counters: CounterFacts = setting(..., "where the run was")
     online_span: int = setting(0, "online steps over which things fade", ge=0)
-    parent: dict[str, Any] | None = setting(None, "the run that was fine-tuned")
+    parent: State | None = setting(None, "the run that was fine-tuned")
 
 
-def check_run_state(state: Mapping[str, Any], file: Path) -> None:
+def check_run_state(state: Facts, file: Path) -> None:
     """Refuse a state with a missing or wrong entry, in one line that names file and entry."""
     known = {key: value for key, value in state.items() if key in RunFacts.model_fields}
     lines = [f"{name} must be a mapping" for name in SUBTREES if not isinstance(state.get(name, {}), Mapping)]

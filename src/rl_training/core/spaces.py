@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import UserError
+from rl_training.core.plain import Facts, State
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -77,7 +77,7 @@ class Spaces:
             raise UserError(f"obs must be finite, row {row} holds NaN or infinity")
         return values
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> State:
         return {
             "obs_dim": self.obs_dim,
             "action_low": list(self.action_low),
@@ -85,7 +85,7 @@ class Spaces:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Spaces:
+    def from_dict(cls, values: Facts) -> Spaces:
         return cls(
             obs_dim=int(values["obs_dim"]),
             action_low=tuple(float(v) for v in values["action_low"]),

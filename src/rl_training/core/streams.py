@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from rl_training.core.plain import State
 
 Kind = Literal["normal", "uniform", "unit64"]
 
@@ -73,14 +75,14 @@ class RandomStream:
             return torch.rand(shape, generator=generator, device=device).mul_(2.0).sub_(1.0)
         return torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "block_states": torch.stack([state.cpu() for state in self._block_states]),
             "count": self._count,
             "cursor": self._cursor,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         for generator, saved in zip(self.generators, state["block_states"], strict=True):
             generator.set_state(saved.cpu().clone())  # set_state reads a view from its storage's start
         self._block, self._count, self._cursor = None, 0, 0
@@ -89,7 +91,7 @@ class RandomStream:
             self._draw(int(state["count"]))
             self._cursor = int(state["cursor"])
 
-    def member(self, index: int) -> dict[str, Any]:
+    def member(self, index: int) -> State:
         """The state that a single-seed stream needs to go on as seed `index` of this stack."""
         state = self.state_dict()
         return {**state, "block_states": state["block_states"][index : index + 1]}
@@ -99,7 +101,7 @@ class RandomStream:
         return join_streams([self.member(index) for index in members], self.kind, self.generators[0].device)
 
 
-def join_streams(states: Sequence[dict[str, Any]], kind: Kind, device: str | torch.device) -> RandomStream:
+def join_streams(states: Sequence[State], kind: Kind, device: str | torch.device) -> RandomStream:
     """One stream over several seeds from the states of single ones, which must be equally far on."""
     positions = {(state["count"], state["cursor"]) for state in states}
     if len(positions) != 1:

@@ -57,7 +57,7 @@ class RunFields(ConfigModel):
 
     @field_validator("output_dir", mode="before")
     @classmethod
-    def _paths_are_text(cls, value: Any) -> Any:
+    def _paths_are_text(cls, value: object) -> object:
         return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @field_validator("seeds")
@@ -76,7 +76,7 @@ class RunFields(ConfigModel):
 
     @field_validator("algo_kwargs", "env_kwargs", mode="before")
     @classmethod
-    def _kwargs_are_plain(cls, value: Any, info: ValidationInfo) -> Any:
+    def _kwargs_are_plain(cls, value: object, info: ValidationInfo) -> object:
         """Stored as a private copy that YAML and JSON can hold, so that the checkpoint can carry it."""
         return _plain(value, info.field_name or "") if isinstance(value, Mapping) else value
 
@@ -89,14 +89,14 @@ class TrainConfig(RunFields):
         return ALGORITHMS.get(self.algo).settings.build(self.algo_kwargs, where="algo_kwargs")
 
     @classmethod
-    def keys_elsewhere(cls, values: Mapping[str, Any]) -> tuple[str, ...]:
+    def keys_elsewhere(cls, values: Mapping[str, object]) -> tuple[str, ...]:
         algo = values.get("algo")
         if not isinstance(algo, str) or algo not in ALGORITHMS:
             return ()
         return tuple(f"algo_kwargs.{name}" for name in ALGORITHMS.get(algo).settings.model_fields)
 
     @classmethod
-    def further_mistakes(cls, values: Mapping[str, Any]) -> list[str]:
+    def further_mistakes(cls, values: Mapping[str, object]) -> list[str]:
         algo, given = values.get("algo"), values.get("algo_kwargs", {})
         if not isinstance(algo, str):
             return []
@@ -113,12 +113,12 @@ class TrainConfig(RunFields):
         return lines
 
 
-def parse_config(values: Mapping[str, Any]) -> TrainConfig:
+def parse_config(values: Mapping[str, object]) -> TrainConfig:
     """Check a mapping, however it was made, and return the run's configuration."""
     return TrainConfig.build(values)
 
 
-def _online_mistakes(values: Mapping[str, Any], algo: str, *, online: bool) -> list[str]:
+def _online_mistakes(values: Mapping[str, object], algo: str, *, online: bool) -> list[str]:
     """What does not fit an online phase after offline training."""
     steps, given = values.get("online_timesteps", 0), values.get("algo_kwargs", {})
     if not isinstance(steps, int) or steps < 1:
@@ -133,7 +133,7 @@ def _online_mistakes(values: Mapping[str, Any], algo: str, *, online: bool) -> l
     return []
 
 
-def _mistakes_of(run_class: type[ConfigModel], given: Mapping[str, Any]) -> list[str]:
+def _mistakes_of(run_class: type[ConfigModel], given: Mapping[str, object]) -> list[str]:
     """Mistakes inside algo_kwargs; a run key written there is pointed outside."""
     misplaced = (TrainConfig.model_fields.keys() - run_class.model_fields.keys()) & given.keys()
     lines = [unknown_key(key, (), elsewhere=(key,)) for key in sorted(misplaced)]
@@ -144,7 +144,7 @@ def _mistakes_of(run_class: type[ConfigModel], given: Mapping[str, Any]) -> list
     return lines
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: object, where: str) -> object:
     if isinstance(value, ConfigModel):
         return value.to_dict()
     if isinstance(value, Mapping):

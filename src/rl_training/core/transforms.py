@@ -7,9 +7,9 @@ what is exported from it; what a policy needs of them is saved with it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rl_training.config.run_fields import RewardFields
 from rl_training.core.errors import DataError
+from rl_training.core.plain import Array, Facts, State
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -48,12 +49,12 @@ class Transform(ABC):
         return self
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Numbers and tensors that make it again (`transform_from_state`)."""
 
     @classmethod
     @abstractmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> Self: ...
+    def from_state_dict(cls, state: Facts) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,14 @@ class RewardTransform(Transform):
         transformed = values * self.scale + self.shift
         return transformed if self.clip is None else transformed.clamp(*self.clip)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> State:
         clip = None if self.clip is None else list(self.clip)
         return {"scale": self.scale, "shift": self.shift, "clip": clip}
 
     state_dict = to_dict
 
     @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> RewardTransform:
+    def from_state_dict(cls, state: Facts) -> RewardTransform:
         clip = state["clip"]
         bounds = None if clip is None else (float(clip[0]), float(clip[1]))
         return cls(scale=float(state["scale"]), shift=float(state["shift"]), clip=bounds)
@@ -110,7 +111,7 @@ def clip_bounds(clip: float | tuple[float, float] | None) -> tuple[float, float]
     return float(low), float(high)
 
 
-def return_range_scale(returns: npt.NDArray[Any]) -> float:
+def return_range_scale(returns: Array) -> float:
     """IQL's factor for rewards: 1000 / (largest - smallest episode return)."""
     spread = float(returns.max() - returns.min()) if len(returns) else 0.0
     if spread <= 0.0:
@@ -137,11 +138,11 @@ class ObservationNormalizer(Transform):
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> ObservationNormalizer:
         return replace(self, mean=self.mean.to(device, dtype), std=self.std.to(device, dtype))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"mean": self.mean, "std": self.std, "epsilon": self.epsilon}
 
     @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> ObservationNormalizer:
+    def from_state_dict(cls, state: Facts) -> ObservationNormalizer:
         mean, std = (torch.as_tensor(state[name], dtype=torch.float32) for name in ("mean", "std"))
         epsilon = float(state["epsilon"])
         if mean.ndim != 1 or mean.shape != std.shape or (std < 0).any() or epsilon < 0:
@@ -179,11 +180,11 @@ class ActionScaling(Transform):
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> ActionScaling:
         return replace(self, low=self.low.to(device), high=self.high.to(device))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"low": self.low, "high": self.high, "limit": self.limit}
 
     @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> ActionScaling:
+    def from_state_dict(cls, state: Facts) -> ActionScaling:
         low, high = (torch.as_tensor(state[name], dtype=torch.float64) for name in ("low", "high"))
         return cls(low, high, float(state["limit"]))
 
@@ -193,12 +194,12 @@ KINDS: dict[str, type[Transform]] = {
 }
 
 
-def transform_state(transform: Transform) -> dict[str, Any]:
+def transform_state(transform: Transform) -> State:
     """A transform as a file holds it."""
     return {"kind": transform.kind, **transform.state_dict()}
 
 
-def transform_from_state(state: Mapping[str, Any]) -> Transform:
+def transform_from_state(state: Facts) -> Transform:
     """The inverse of `transform_state`."""
     kind = state.get("kind")
     if kind not in KINDS:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from rl_training.core.errors import DataError
+from rl_training.core.plain import Array
 from rl_training.core.transforms import Transform
 
 
@@ -146,7 +145,7 @@ class ColumnStore:
         )
 
 
-def as_tensor(array: npt.NDArray[Any]) -> Tensor:
+def as_tensor(array: Array) -> Tensor:
     """The same memory as a tensor; read-only arrays are welcome, since columns on disk never change."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

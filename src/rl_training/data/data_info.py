@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from rl_training.core.errors import DataError, UserError
 from rl_training.core.json_text import parse_json
+from rl_training.core.plain import Facts, State
 from rl_training.core.spaces import Spaces
 
 
@@ -24,18 +24,18 @@ class ReferenceReturns:
         """0 at the minimum reference (usually random actions), 100 at the maximum (usually an expert)."""
         return 100.0 * (mean_return - self.minimum) / (self.maximum - self.minimum)
 
-    def score_metrics(self, mean_return: float) -> dict[str, Any]:
+    def score_metrics(self, mean_return: float) -> State:
         """What an evaluation reports: the score and the reference it is relative to."""
         return {
             "eval_normalized_score": self.normalized_score(mean_return),
             "eval_normalized_score_reference": self.source,
         }
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> State:
         return {"minimum": self.minimum, "maximum": self.maximum, "source": self.source}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ReferenceReturns:
+    def from_dict(cls, values: Facts) -> ReferenceReturns:
         return cls(float(values["minimum"]), float(values["maximum"]), str(values["source"]))
 
 
@@ -65,9 +65,9 @@ class DataInfo:
         unit = self.units.get(names[index])
         return names[index] if unit is None else f"{names[index]} ({unit})"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> State:
         """What a file stores: everything but the name of the file it was read from."""
-        stored: dict[str, Any] = {}
+        stored: State = {}
         if self.env_id is not None:
             stored["env_id"] = self.env_id
         if self.spaces is not None:
@@ -89,7 +89,7 @@ class DataInfo:
         return stored
 
     @classmethod
-    def from_dict(cls, source: str, stored: dict[str, Any]) -> DataInfo:
+    def from_dict(cls, source: str, stored: State) -> DataInfo:
         """Read what `to_dict` wrote; keys that a foreign file does not have are left out."""
         try:
             return cls._from_dict(source, stored)
@@ -97,7 +97,7 @@ class DataInfo:
             raise DataError(f"{source}: what it says about itself cannot be read ({problem})") from None
 
     @classmethod
-    def _from_dict(cls, source: str, stored: dict[str, Any]) -> DataInfo:
+    def _from_dict(cls, source: str, stored: State) -> DataInfo:
         spaces = (
             Spaces.from_dict(stored) if {"obs_dim", "action_low", "action_high"} <= stored.keys() else None
         )

@@ -22,6 +22,7 @@ import numpy as np
 from rl_training.config.data_fields import DatasetSource, TableFields
 from rl_training.core.atomic import reason
 from rl_training.core.errors import DataError
+from rl_training.core.plain import State
 from rl_training.data.data_info import DataInfo
 from rl_training.data.dataset_loaders import read_log, resolve_kind
 from rl_training.data.episode_log import EpisodeLog
@@ -37,7 +38,7 @@ CACHE_VARIABLE = "RL_TRAINING_CACHE"
 _FORMAT = "flat-1"
 _FACTS = "facts.json"
 
-Filled = tuple[Mapping[str, Array], dict[str, Any]]
+Filled = tuple[Mapping[str, Array], State]
 
 
 def cache_directory() -> Path:
@@ -71,7 +72,7 @@ def cached_log(kind: str, source: DatasetSource) -> EpisodeLog:
     )
 
 
-def cached_columns(key: str, fill: Callable[[Allocate], Filled]) -> tuple[dict[str, Array], dict[str, Any]]:
+def cached_columns(key: str, fill: Callable[[Allocate], Filled]) -> tuple[dict[str, Array], State]:
     """The mapped columns and the facts of an entry; `fill` makes them if the entry does not exist yet."""
     folder = cache_directory() / key
     if not (folder / _FACTS).exists():
@@ -149,7 +150,7 @@ def new_flat_file(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> A
 def shorten(path: Path, rows: int) -> None:
     """Keep the first rows of an NPY file: how many a table has is known only once it is read."""
     values = np.load(path, mmap_mode="r")
-    header: dict[str, Any] = {"descr": np.lib.format.dtype_to_descr(values.dtype), "fortran_order": False}
+    header: State = {"descr": np.lib.format.dtype_to_descr(values.dtype), "fortran_order": False}
     header["shape"] = (rows, *values.shape[1:])
     with path.open("r+b") as file:
         np.lib.format.write_array_header_1_0(file, header)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.core.plain import Facts
 from rl_training.data.columns import ColumnStore, as_tensor
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episodes import (
@@ -75,7 +75,7 @@ class EpisodeLog:
         return self.terminated | ~self.ends
 
     @classmethod
-    def from_arrays(cls, values: Mapping[str, Any], *, info: DataInfo) -> EpisodeLog:
+    def from_arrays(cls, values: Facts, *, info: DataInfo) -> EpisodeLog:
         """Read named arrays, under any of the accepted names, in single precision."""
         names = resolve_names(values, info.source)
         columns = {}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rl_training.core.plain import State
 from rl_training.core.spaces import Spaces
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
@@ -56,7 +56,7 @@ class Inspection:
         )
         return text if len(indices) <= 8 else f"{text}, ... ({len(indices)} in all)"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> State:
         """Plain data for JSON."""
         return {
             "source": self.source,

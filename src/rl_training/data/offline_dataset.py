@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from rl_training.config.data_fields import TableFields
 from rl_training.core.errors import DataError
+from rl_training.core.plain import Facts
 from rl_training.core.transforms import RewardTransform, Transform, clip_bounds
 from rl_training.data.columns import ColumnStore
 from rl_training.data.data_info import DataInfo
@@ -41,18 +42,19 @@ class TransitionDataset(StoredRows):
 
     def __init__(
         self,
-        obs: Any,
-        actions: Any,
-        rewards: Any,
-        next_obs: Any,
-        dones: Any,
+        obs: npt.ArrayLike,
+        actions: npt.ArrayLike,
+        rewards: npt.ArrayLike,
+        next_obs: npt.ArrayLike,
+        dones: npt.ArrayLike,
         *,
-        truncations: Any = None,
-        next_actions: Any = None,
-        returns_to_go: Any = None,
+        truncations: npt.ArrayLike | None = None,
+        next_actions: npt.ArrayLike | None = None,
+        returns_to_go: npt.ArrayLike | None = None,
         info: DataInfo | None = None,
     ) -> None:
-        given = dict(zip(STANDARD_FIELDS, (obs, actions, rewards, next_obs, dones), strict=True))
+        standard = (obs, actions, rewards, next_obs, dones)
+        given: dict[str, npt.ArrayLike | None] = dict(zip(STANDARD_FIELDS, standard, strict=True))
         given |= {"truncations": truncations, "next_actions": next_actions, "returns_to_go": returns_to_go}
         columns = {name: _column(name, values) for name, values in given.items() if values is not None}
         self.store = ColumnStore(columns)
@@ -64,7 +66,7 @@ class TransitionDataset(StoredRows):
         self.returns_gamma: float | None = None
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], *, info: DataInfo | None = None) -> TransitionDataset:
+    def from_dict(cls, values: Facts, *, info: DataInfo | None = None) -> TransitionDataset:
         """Build from named arrays; `field_names.FIELD_NAMES` lists the accepted synonyms.
 
         Without next observations, row t + 1 is the successor of row t inside an episode.
@@ -80,7 +82,7 @@ class TransitionDataset(StoredRows):
     @classmethod
     def from_dataframe(
         cls,
-        frame: Any,
+        frame: object,
         *,
         observations: str | Sequence[str],
         actions: str | Sequence[str],
@@ -93,7 +95,7 @@ class TransitionDataset(StoredRows):
         behavior_logprobs: str | None = None,
         units: Mapping[str, str] | None = None,
         source: str = "data frame",
-        **fields: Any,
+        **fields: object,
     ) -> TransitionDataset:
         """Build from a pandas, polars or Arrow table with one row per step, by naming its columns.
 
@@ -235,13 +237,13 @@ class TransitionDataset(StoredRows):
         """Apply `transforms` to each batch instead of to the stored rows (for data that stays on disk)."""
         return self._changed(store=replace(self.store, on_gather={**self.store.on_gather, **transforms}))
 
-    def _changed(self, **changes: Any) -> TransitionDataset:
+    def _changed(self, **changes: object) -> TransitionDataset:
         copy = type(self).__new__(type(self))
         copy.__dict__.update({**self.__dict__, **changes})
         return copy
 
 
-def _column(name: str, values: Any) -> Tensor:
+def _column(name: str, values: npt.ArrayLike) -> Tensor:
     column = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
     column = column.detach().to(torch.float32).contiguous()
     return column.reshape(-1) if name in _ONE_NUMBER_PER_ROW and column.shape[1:] == (1,) else column

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from rl_training.config.data_fields import OfflineDataFields
 from rl_training.core.errors import DataError
+from rl_training.core.plain import State
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import (
     ObservationNormalizer,
@@ -46,7 +46,7 @@ class PreparedDataset:
     normalizer: ObservationNormalizer | None
     reward_transform: RewardTransform
     reference: ReferenceReturns | None
-    summary: dict[str, Any]
+    summary: State
     validation: TransitionDataset | None = None
     """whole episodes held out of training (`validation_share`), in the same units as `dataset`"""
     logged: LoggedEpisodes | str | None = None
@@ -279,9 +279,9 @@ def _converted(
     )
 
 
-def _describe(parts: Sequence[TransitionDataset], transform: RewardTransform) -> dict[str, Any]:
+def _describe(parts: Sequence[TransitionDataset], transform: RewardTransform) -> State:
     """Facts about the recorded data, as plain numbers and texts."""
-    summary: dict[str, Any] = {
+    summary: State = {
         "source": " + ".join(part.info.source for part in parts),
         "transitions": sum(len(part) for part in parts),
         "terminations": int(sum(float(part.dones.sum()) for part in parts)),

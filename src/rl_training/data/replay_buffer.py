@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_training.core.plain import Array, Facts, State
 from rl_training.data.offline_dataset import STANDARD_FIELDS
 
-Rows = npt.NDArray[Any] | Tensor
+Rows = Array | Tensor
 
 
 class ReplayBuffer:
@@ -109,7 +108,7 @@ class ReplayBuffer:
         device = self.device if generator is None else generator.device
         return self.gather(torch.randint(self._size, shape, generator=generator, device=device))
 
-    def state_dict(self, lane: int | None = None) -> dict[str, Any]:
+    def state_dict(self, lane: int | None = None) -> State:
         """The filled rows in their places, as copies: later `add` calls do not change what is being saved.
 
         With `lane` given, what a buffer of that lane alone needs.
@@ -122,7 +121,7 @@ class ReplayBuffer:
         copies = {name: row.clone(memory_format=torch.contiguous_format) for name, row in rows.items()}
         return {"capacity": self.capacity, "position": self._position, **copies}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Facts) -> None:
         """Take over the rows of `state_dict()`; the next `add` goes where it would have gone."""
         saved_capacity = int(state["capacity"])
         if saved_capacity != self.capacity:

@@ -28,26 +28,26 @@ _SEGMENT_ROWS = 100_000
 @overload
 def compute_discounted_returns_to_go(
     rewards: Tensor,
-    dones: Any,
+    dones: npt.ArrayLike,
     gamma: float,
-    truncations: Any = None,
+    truncations: npt.ArrayLike | None = None,
     *,
     failure_reward: float | None = None,
 ) -> Tensor: ...
 @overload
 def compute_discounted_returns_to_go(
     rewards: npt.ArrayLike,
-    dones: Any,
+    dones: npt.ArrayLike,
     gamma: float,
-    truncations: Any = None,
+    truncations: npt.ArrayLike | None = None,
     *,
     failure_reward: float | None = None,
 ) -> Array: ...
 def compute_discounted_returns_to_go(
-    rewards: Any,
-    dones: Any,
+    rewards: npt.ArrayLike,
+    dones: npt.ArrayLike,
     gamma: float,
-    truncations: Any = None,
+    truncations: npt.ArrayLike | None = None,
     *,
     failure_reward: float | None = None,
 ) -> Any:
@@ -173,11 +173,11 @@ def n_step_returns(
     return totals, last, factor
 
 
-def _floating(values: Any) -> Array:
+def _floating(values: npt.ArrayLike) -> Array:
     array = _vector(values)
     return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float32)
 
 
-def _vector(values: Any) -> Array:
+def _vector(values: npt.ArrayLike) -> Array:
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     return array.reshape(len(array)) if array.ndim else array.reshape(1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from statistics import fmean, pstdev
-from typing import Any
 
 from rl_training.core.errors import EnvironmentProblem, RunFailed
+from rl_training.core.plain import State
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.online_progress import online_numbers
 from rl_training.experiment.plots import plot_learning_curve
@@ -78,7 +78,7 @@ def write_result(run: Run, started: float) -> TrainResult:
         finished_at=time.time(),
     )
     checkpoint = None if run.checkpoint_path is None else run.checkpoint_path.name
-    notes: dict[str, Any] = {"checkpoint": checkpoint, "dataset": dict(run.notes.dataset)}
+    notes: State = {"checkpoint": checkpoint, "dataset": dict(run.notes.dataset)}
     if run.notes.parent is not None:
         notes["parent"] = dict(run.notes.parent)
     write_summary(run.run_dir, {**described, **notes})

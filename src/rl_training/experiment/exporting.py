@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rl_training.core.atomic import reason, replace_file, write_text_atomic
 from rl_training.core.checkpoints import load_run_state, resolve_checkpoint
 from rl_training.core.errors import UserError
 from rl_training.core.places import CHECKPOINT_FOLDER
+from rl_training.core.plain import Facts
 from rl_training.core.spaces import FloatArray
 from rl_training.core.transforms import ObservationNormalizer
 from rl_training.experiment.seed_scores import sister_scores
@@ -42,7 +43,7 @@ def export_checkpoint(
 
 def export_policy(
     policy: Policy,
-    state: Mapping[str, Any],
+    state: Facts,
     out: str | Path,
     *,
     format: str | None = None,
@@ -85,8 +86,8 @@ def checked_format(out: Path, format: str | None) -> str:
 
 
 Act = Callable[[FloatArray], Any]
-Encode = Callable[[Policy, Program, Mapping[str, Any]], bytes]
-Decode = Callable[[bytes, Mapping[str, Any]], Act]
+Encode = Callable[[Policy, Program, Facts], bytes]
+Decode = Callable[[bytes, Facts], Act]
 
 
 def codec(format: str) -> tuple[Encode, Decode]:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Literal, Protocol, Self, runtime_checkable
 from rl_training.core.atomic import plain_json, reason, replace_file
 from rl_training.core.errors import RunFailed
 from rl_training.core.json_text import parse_json
+from rl_training.core.plain import Facts, State
 
 METRICS_FILE = "metrics.jsonl"
 ROW_KEYS = ("step", "kind", "time")
@@ -45,7 +46,7 @@ class MetricsLogger:
             *trackers,
         ]
 
-    def log(self, step: int, metrics: Mapping[str, Any], kind: Kind = "train") -> None:
+    def log(self, step: int, metrics: Facts, kind: Kind = "train") -> None:
         """Report numbers, also zero-dimensional tensors and `None`, that belong to one step."""
         taken = [name for name in ROW_KEYS if name in metrics]
         if taken:
@@ -157,13 +158,13 @@ def tag_of(kind: Kind, name: str) -> str:
     return f"{kind}/{name.removeprefix(f'{kind}_')}"
 
 
-def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
+def read_metrics(run_dir: str | Path) -> list[State]:
     """The rows of `metrics.jsonl` in the order they were logged; none if the run has not logged yet."""
     path = Path(run_dir) / METRICS_FILE
     return _read_rows(path) if path.is_file() else []
 
 
-def _read_rows(path: Path) -> list[dict[str, Any]]:
+def _read_rows(path: Path) -> list[State]:
     """All complete rows; a half-written line, as a kill leaves it, is not one."""
     rows = []
     for line in path.read_bytes().splitlines():

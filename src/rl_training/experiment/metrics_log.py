@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
+from rl_training.core.plain import Numbers
 from rl_training.experiment.logging import MetricsLogger
 from rl_training.experiment.saving import refuse_broken_metrics
 from rl_training.runtime.callbacks.base import Callback, Interval
@@ -33,7 +33,7 @@ class MetricsLog(Callback):
         if self.interval.last != run.global_step:
             self.log(run)
 
-    def on_eval_end(self, run: Run, metrics: dict[str, Any], scheduled: bool) -> None:
+    def on_eval_end(self, run: Run, metrics: Numbers, scheduled: bool) -> None:
         numbers = {name: value for name, value in metrics.items() if not isinstance(value, str)}
         self.logger.log(run.global_step, numbers | phase_number(run), "eval")
 
@@ -86,7 +86,7 @@ class Progress(Callback):
         self.clock = now
         self.show(run)
 
-    def on_eval_end(self, run: Run, metrics: dict[str, Any], scheduled: bool) -> None:
+    def on_eval_end(self, run: Run, metrics: Numbers, scheduled: bool) -> None:
         self.show(run, evaluated=True)
 
     def on_train_end(self, run: Run) -> None:

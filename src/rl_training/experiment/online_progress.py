@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+
+from rl_training.core.plain import Facts
 
 DROP_STEPS = 10_000
 """Online steps in which the lowest evaluation counts as the drop."""
@@ -13,7 +14,7 @@ Points = list[tuple[int, float]]
 
 
 def online_numbers(
-    rows: Sequence[Mapping[str, Any]], offline_steps: int, metric: str = "eval_return_mean"
+    rows: Sequence[Facts], offline_steps: int, metric: str = "eval_return_mean"
 ) -> dict[str, float | None]:
     """From a run's logged rows: the return before the first online step and what became of it.
 
@@ -40,7 +41,7 @@ def online_numbers(
     }
 
 
-def _collected(rows: Sequence[Mapping[str, Any]], offline_steps: int) -> dict[str, float | None]:
+def _collected(rows: Sequence[Facts], offline_steps: int) -> dict[str, float | None]:
     counted = [
         (float(row["rollout_episodes"]), float(row["rollout_return_mean"]))
         for row in rows
@@ -51,11 +52,11 @@ def _collected(rows: Sequence[Mapping[str, Any]], offline_steps: int) -> dict[st
     return {"online_episodes": episodes, "online_rollout_mean": total / episodes if episodes else None}
 
 
-def _complete(row: Mapping[str, Any]) -> bool:
+def _complete(row: Facts) -> bool:
     return row.get("rollout_episodes") is not None and row.get("rollout_return_mean") is not None
 
 
-def _points(rows: Sequence[Mapping[str, Any]], kind: str, name: str) -> Points:
+def _points(rows: Sequence[Facts], kind: str, name: str) -> Points:
     return [
         (int(row["step"]), float(row[name]))
         for row in rows

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rl_training.algorithms.recipe import Recipe
 from rl_training.config.data_fields import OfflineFields
 from rl_training.config.run_fields import ControlFields
+from rl_training.core.plain import State
 from rl_training.core.train_config import TrainConfig
 from rl_training.experiment.run_options import RunOptions
 from rl_training.runtime.environments import EnvMaker
@@ -26,7 +26,7 @@ class Plan:
     options: RunOptions
 
     @property
-    def saved(self) -> dict[str, Any] | None:
+    def saved(self) -> State | None:
         return self.options.get("checkpoint_state")
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rl_training.core.algorithms import algorithm_facts
 from rl_training.core.atomic import reason, replace_file
 from rl_training.core.errors import UserError
 from rl_training.core.json_text import parse_json
+from rl_training.core.plain import Array, Facts
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
 
@@ -26,8 +27,8 @@ LOSS_COLORS = ("#c8553d", "#588157", "#7b4b94", "#b08900", "#3d7ea6", "#6c757d")
 # Losses of one run can differ by orders of magnitude; beyond this ratio a linear axis shows only the largest.
 LINEAR_RATIO = 20.0
 
-Rows = Sequence[Mapping[str, Any]]
-Curve = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+Rows = Sequence[Facts]
+Curve = tuple[Array, Array]
 
 
 def plot_learning_curve(run_dir: str | Path, out: str | Path | None = None) -> Path:
@@ -49,7 +50,7 @@ def plot_learning_curve(run_dir: str | Path, out: str | Path | None = None) -> P
     return path
 
 
-def _read_config(run_dir: Path) -> Mapping[str, Any]:
+def _read_config(run_dir: Path) -> Facts:
     """What the run was, for the title; a directory with metrics alone can be drawn too."""
     try:
         config = read_yaml(run_dir / CONFIG_FILE)
@@ -68,7 +69,7 @@ def _data_return(run_dir: Path) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _draw(rows: Rows, config: Mapping[str, Any], *, fallback_title: str, data_return: float | None) -> Figure:
+def _draw(rows: Rows, config: Facts, *, fallback_title: str, data_return: float | None) -> Figure:
     from matplotlib.figure import Figure
 
     returns = _curve(rows, "eval", "eval_return_mean")
@@ -94,7 +95,7 @@ def _draw(rows: Rows, config: Mapping[str, Any], *, fallback_title: str, data_re
     return figure
 
 
-def _mark_phases(panel: Axes, config: Mapping[str, Any]) -> None:
+def _mark_phases(panel: Axes, config: Facts) -> None:
     """Where the offline phase ends, and the steps of warm-up after it."""
     start = config.get("total_timesteps")
     if not config.get("online_timesteps") or not isinstance(start, int):
@@ -175,7 +176,7 @@ def _legend(panel: Axes) -> None:
     )
 
 
-def _title(config: Mapping[str, Any]) -> str:
+def _title(config: Facts) -> str:
     if "algo" not in config:
         return ""
     entry = algorithm_facts(str(config["algo"]))
@@ -184,7 +185,7 @@ def _title(config: Mapping[str, Any]) -> str:
     return f"{algo}{where}, seed {config.get('seed', 0)}"
 
 
-def _step_label(config: Mapping[str, Any]) -> str:
+def _step_label(config: Facts) -> str:
     entry = algorithm_facts(str(config.get("algo", "")))
     if entry is None:
         return "training steps"

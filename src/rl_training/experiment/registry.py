@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from rl_training.algorithms.recipe import Recipe, get_recipe, register_algorithm
 from rl_training.core.algorithms import ALGORITHMS, algorithm_names
+from rl_training.core.plain import State
 from rl_training.core.spaces import FloatArray
 from rl_training.experiment.training import train_function
 from rl_training.experiment.workflows import evaluate_checkpoint, predict_checkpoint
@@ -39,7 +40,7 @@ class AlgorithmSpec:
         return train_function(self.name)
 
     @property
-    def evaluate_fn(self) -> Callable[..., dict[str, Any]]:
+    def evaluate_fn(self) -> Callable[..., State]:
         return evaluate_checkpoint
 
     @property

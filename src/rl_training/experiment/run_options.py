@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from rl_training.core.errors import ConfigError
+from rl_training.core.plain import State
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.experiment.logging import Sink
 from rl_training.runtime.callbacks.base import Callback
@@ -18,7 +19,7 @@ class RunOptions(TypedDict, total=False):
     """How a run is started, beside its config."""
 
     run_suffix: str | None
-    checkpoint_state: dict[str, Any] | None
+    checkpoint_state: State | None
     callbacks: Sequence[Callback] | None
     evaluators: Sequence[Evaluator] | None
     trackers: Sequence[Sink] | None

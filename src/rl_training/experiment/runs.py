@@ -7,14 +7,13 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rl_training.core.atomic import plain_json, reason, write_json_atomic
 from rl_training.core.errors import UserError
 from rl_training.core.places import CHECKPOINT_FOLDER
+from rl_training.core.plain import Facts, State
 from rl_training.core.version import library_versions
 
 CONFIG_FILE = "config.yaml"
@@ -52,20 +51,20 @@ def directory_name(*parts: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join(parts)).strip("-.") or "run"
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
+def config_hash(config: Facts) -> str:
     """Sixteen hex digits that are equal for equal configs, whatever the order of their keys."""
     text = json.dumps(plain_json(config), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def summarize_run(
-    config: Mapping[str, Any],
-    metrics: Mapping[str, Any],
+    config: Facts,
+    metrics: Facts,
     *,
     stop_reason: str,
     started_at: float,
     finished_at: float,
-) -> dict[str, Any]:
+) -> State:
     """What `summary.json` holds; the times are seconds since the epoch."""
     return {
         "algo": config.get("algo"),
@@ -82,7 +81,7 @@ def summarize_run(
     }
 
 
-def write_summary(run_dir: str | Path, summary: Mapping[str, Any]) -> Path:
+def write_summary(run_dir: str | Path, summary: Facts) -> Path:
     """Write `summary.json`, with the library versions added, and return its path."""
     path = Path(run_dir) / SUMMARY_FILE
     write_json_atomic(path, {**summary, "versions": library_versions()})

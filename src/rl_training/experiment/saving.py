@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rl_training.core.checkpoints import (
     best_checkpoint_path,
@@ -16,6 +15,7 @@ from rl_training.core.checkpoints import (
     strip_subtree,
 )
 from rl_training.core.errors import RunFailed
+from rl_training.core.plain import Numbers, State
 from rl_training.runtime.callbacks.base import Callback, Interval
 from rl_training.runtime.run import Run
 
@@ -38,7 +38,7 @@ class Checkpoints(Callback):
     def on_train_end(self, run: Run) -> None:
         self.save(run)
 
-    def on_eval_end(self, run: Run, metrics: dict[str, Any], scheduled: bool) -> None:
+    def on_eval_end(self, run: Run, metrics: Numbers, scheduled: bool) -> None:
         value = metrics.get("eval_return_mean")
         if not self.save_best or value is None or (self.best is not None and value <= self.best):
             return
@@ -60,10 +60,10 @@ class Checkpoints(Callback):
             strip_subtree(older, "replay")
         return path
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"best": self.best}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.best = state["best"]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rl_training.config.yaml_text import read_yaml
 from rl_training.core.json_text import parse_json
+from rl_training.core.plain import State
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
 from rl_training.policies.scores import SeedScore
 
@@ -27,7 +27,7 @@ def sister_scores(run_dir: Path) -> list[SeedScore]:
     return [found[seed] for seed in sorted(found)]
 
 
-def _config(run_dir: Path) -> dict[str, Any] | None:
+def _config(run_dir: Path) -> State | None:
     try:
         config = read_yaml(run_dir / CONFIG_FILE)
     except (OSError, ValueError):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rl_training.config.judge_fields import SelfJudgingFields
 from rl_training.core.atomic import write_json_atomic
 from rl_training.core.errors import UserError
+from rl_training.core.plain import State
 from rl_training.data.logged_episodes import LoggedEpisodes
 from rl_training.experiment.saving import Checkpoints
 from rl_training.judging.judge_policies import judge
@@ -23,7 +23,7 @@ from rl_training.runtime.signals import orderly_stop
 
 JUDGEMENT_FILE = "judgement.json"
 
-LIGHTER: dict[str, Any] = {"importance": False, "model_members": 3}
+LIGHTER: State = {"importance": False, "model_members": 3}
 MODEL_UPDATES = 2000
 """What a run spares itself of a whole judgement: weighing never leads it, and the model only seconds it."""
 
@@ -31,7 +31,7 @@ NUMBERS = (
     *("judge_value", "judge_low", "judge_high", "judge_score", "judge_behaviour"),
     *("judge_difference", "judge_difference_low", "judge_difference_high", "judge_episodes"),
 )
-NOT_JUDGED: dict[str, Any] = dict.fromkeys((*NUMBERS, "judge_verdict", "judge_note"))
+NOT_JUDGED: State = dict.fromkeys((*NUMBERS, "judge_verdict", "judge_note"))
 
 
 class Interrupted(Exception):
@@ -43,9 +43,9 @@ class Bench:
 
     def __init__(self, logged: LoggedEpisodes | str | None, settings: SelfJudgingFields) -> None:
         self.logged, self.settings = logged, settings
-        self.found: dict[tuple[Path, int], dict[str, Any]] = {}
+        self.found: dict[tuple[Path, int], State] = {}
 
-    def numbers_of(self, run: Run) -> dict[str, Any]:
+    def numbers_of(self, run: Run) -> State:
         """What is known of a run's present policy; all that end with it are judged with it."""
         key = (run.run_dir, run.global_step)
         if key not in self.found:
@@ -65,7 +65,7 @@ class Bench:
                 told = not_judged(judgement)
             self.found[run.run_dir, run.global_step] = told
 
-    def _refusal(self, run: Run) -> dict[str, Any]:
+    def _refusal(self, run: Run) -> State:
         """Why nothing is judged; empty where it is."""
         if not isinstance(self.logged, LoggedEpisodes):
             return not_judged(self.logged or "no logged episodes")
@@ -108,7 +108,7 @@ class Bench:
             except UserError as problem:
                 return str(problem)
 
-    def _told(self, judgement: Judgement, policy: PolicyJudgement) -> dict[str, Any]:
+    def _told(self, judgement: Judgement, policy: PolicyJudgement) -> State:
         assert isinstance(self.logged, LoggedEpisodes)
         episodes = judgement.data["episodes"]
         where = "held out of training" if self.logged.held_out else "of the training data itself"
@@ -148,14 +148,14 @@ class SelfJudging(Callback):
         run.emit("on_eval_end", {name: run.results[name] for name in NOT_JUDGED}, False)
         self.checkpoints.save(run)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"judged_step": self.judged_step}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.judged_step = int(state["judged_step"])
 
 
-def not_judged(reason: str) -> dict[str, Any]:
+def not_judged(reason: str) -> State:
     return {**NOT_JUDGED, "judge_note": f"not judged: {reason}"}
 
 

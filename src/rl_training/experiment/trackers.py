@@ -12,14 +12,16 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rl_training.core.atomic import write_json_atomic
 from rl_training.core.errors import ConfigError
 from rl_training.core.extras import install_hint
+from rl_training.core.plain import Facts, State
 from rl_training.experiment.logging import Kind, Sink, Values, tag_of
 
 IDENTITIES_FILE = "trackers.json"
@@ -28,9 +30,9 @@ LONGEST_PARAMETER = 500
 PARAMETERS_PER_CALL = 100
 
 
-def open_trackers(names: Sequence[str], run_dir: Path, config: Mapping[str, Any]) -> list[Sink]:
+def open_trackers(names: Sequence[str], run_dir: Path, config: Facts) -> list[Sink]:
     """The chosen trackers of a run; one that is not installed is a mistake of the config."""
-    kinds: dict[str, Any] = {"wandb": WandbSink, "mlflow": MlflowSink}
+    kinds: State = {"wandb": WandbSink, "mlflow": MlflowSink}
     for name in names:
         _module(name)
     return [GuardedSink(name, kinds[name], run_dir, config) for name in names]
@@ -39,7 +41,7 @@ def open_trackers(names: Sequence[str], run_dir: Path, config: Mapping[str, Any]
 class GuardedSink:
     """Keeps the trouble of a tracker away from the run: no network, no space there, a changed server."""
 
-    def __init__(self, name: str, kind: type[Any], run_dir: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, kind: type[Any], run_dir: Path, config: Facts) -> None:
         self._name = name
         self._sink: Sink | None = None
         try:
@@ -70,7 +72,7 @@ class GuardedSink:
 class WandbSink:
     """A W&B run in the run directory, offline unless `WANDB_MODE=online`."""
 
-    def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, run_dir: Path, config: Facts) -> None:
         wandb = _module("wandb")
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -98,7 +100,7 @@ class WandbSink:
 class MlflowSink:
     """An MLflow run: at `MLFLOW_TRACKING_URI`, or in a database file in the run directory."""
 
-    def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, run_dir: Path, config: Facts) -> None:
         self._entities = import_module("mlflow.entities")
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # its notes would tear the progress bar
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run_dir.resolve() / 'mlflow.db'}"
@@ -106,7 +108,7 @@ class MlflowSink:
         self._run_id = _identity(run_dir, "mlflow", lambda: self._create(run_dir, config))
         self._client.update_run(self._run_id, status="RUNNING")
 
-    def _create(self, run_dir: Path, config: Mapping[str, Any]) -> str:
+    def _create(self, run_dir: Path, config: Facts) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         experiment = self._client.get_experiment_by_name(name)
         number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
@@ -129,7 +131,7 @@ class MlflowSink:
         self._client.set_terminated(self._run_id)
 
 
-def _identity(run_dir: Path, tracker: str, create: Any) -> str:
+def _identity(run_dir: Path, tracker: str, create: Callable[[], str]) -> str:
     """The tracker's name for this run: a resumed run goes on with the one it had."""
     path = run_dir / IDENTITIES_FILE
     known: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -139,7 +141,7 @@ def _identity(run_dir: Path, tracker: str, create: Any) -> str:
     return known[tracker]
 
 
-def _flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, str]]:
+def _flat(values: Facts, where: str = "") -> Iterator[tuple[str, str]]:
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{where}{key}.")
@@ -147,7 +149,7 @@ def _flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, str
             yield f"{where}{key}", str(value)[:LONGEST_PARAMETER]
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 
@@ -17,6 +17,7 @@ from rl_training.core.atomic import write_text_atomic
 from rl_training.core.config_files import config_to_yaml
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import ConfigError, DataError
+from rl_training.core.plain import Facts, State
 from rl_training.core.run_state import restoring
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.train_config import TrainConfig
@@ -37,7 +38,7 @@ from rl_training.runtime.sources.offline import OfflineSource
 from rl_training.runtime.sources.online import OnlineSource
 from rl_training.runtime.wrappers import load_wrappers
 
-PhasesOf = Callable[[RunSource, Learner, dict[str, Any] | None], list[Phase]]
+PhasesOf = Callable[[RunSource, Learner, State | None], list[Phase]]
 
 
 def train(config: TrainConfig, **options: Unpack[RunOptions]) -> TrainResult:
@@ -81,7 +82,7 @@ def assemble(plan: Plan, phases_of: PhasesOf | None = None) -> tuple[Trainer[Run
     return trainer, runs
 
 
-def default_phases(source: RunSource, learner: Learner, saved: dict[str, Any] | None) -> list[Phase]:
+def default_phases(source: RunSource, learner: Learner, saved: State | None) -> list[Phase]:
     return source.phases(learner, saved)
 
 
@@ -125,7 +126,7 @@ def make_source(plan: Plan) -> RunSource:
     return source
 
 
-def refuse_changed_data(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def refuse_changed_data(then: Facts, now: Facts) -> None:
     """A run goes on exactly on the rows that it began with."""
     known = then.get("fingerprint")
     if known is not None and known != now.get("fingerprint"):
@@ -222,7 +223,7 @@ def make_run(
     )
 
 
-def restore(trainer: Trainer[Run], run: Run, saved: dict[str, Any]) -> None:
+def restore(trainer: Trainer[Run], run: Run, saved: State) -> None:
     """Put a run back to where its checkpoint was written."""
     trainer.load_state_dict(saved)
     run.results = dict(saved["results"])

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rl_training.core.atomic import reason
 from rl_training.core.checkpoints import load_run_state
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import ConfigError, EnvironmentProblem, UserError
 from rl_training.core.extras import install_hint
+from rl_training.core.plain import Array, State
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.experiment.workflows import environment_of_state, saved_fields
 from rl_training.policies.saved import NOT_FOR_ACTING, policy_of_state
@@ -37,7 +37,7 @@ def film_checkpoint(
     device: str = "auto",
     env: GivenEnv | None = None,
     wrappers: Sequence[Wrapper] | None = None,
-) -> dict[str, Any]:
+) -> State:
     """Play a saved policy, write each episode to `folder/episode-<k>.mp4`, return the evaluation metrics."""
     require_encoder()
     state = load_run_state(path, skip=NOT_FOR_ACTING)
@@ -67,7 +67,7 @@ def film_checkpoint(
 def film_policy(
     policy: ActingPolicy,
     env: EnvLike,
-    env_kwargs: dict[str, Any],
+    env_kwargs: dict[str, object],
     num_episodes: int,
     seed: int,
     folder: Path,
@@ -91,21 +91,21 @@ def film_policy(
 class FilmedPlayer(EpisodePlayer):
     """A player whose environment draws itself after every step."""
 
-    def __init__(self, env: EnvLike, env_kwargs: dict[str, Any], folder: Path) -> None:
+    def __init__(self, env: EnvLike, env_kwargs: dict[str, object], folder: Path) -> None:
         super().__init__(env, {**env_kwargs, "render_mode": "rgb_array"})
         self.folder = folder
         self.files: list[Path] = []
         self.rate = float(self.env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND)
         self.writer: Any = None
 
-    def begin(self, episode: int, seed: int) -> npt.NDArray[Any]:
+    def begin(self, episode: int, seed: int) -> Array:
         obs = super().begin(episode, seed)
         self.finish_file()
         self.files.append(self.folder / f"episode-{episode:03d}.mp4")
         self.add_frame()
         return obs
 
-    def play(self, action: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], bool]:
+    def play(self, action: Array) -> tuple[Array, bool]:
         obs, ended = super().play(action)
         self.add_frame()
         return obs, ended

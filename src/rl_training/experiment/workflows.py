@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import gymnasium as gym
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from rl_training.core.checkpoints import load_run_state, newest_checkpoint, reso
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.core.places import CHECKPOINT_FOLDER
+from rl_training.core.plain import Facts, State
 from rl_training.core.spaces import FloatArray
 from rl_training.core.train_config import RunFields, TrainConfig, parse_config
 from rl_training.data.data_info import ReferenceReturns
@@ -35,20 +36,20 @@ def evaluate_checkpoint(
     device: str = "auto",
     env: GivenEnv | None = None,
     wrappers: Sequence[Wrapper] | None = None,
-) -> dict[str, Any]:
+) -> State:
     """Episodes with the saved policy in its environment, or in `env`; as many as the run's config says."""
     state = load_run_state(path, skip=NOT_FOR_ACTING)
     return evaluate_state(state, num_episodes=num_episodes, device=device, env=env, wrappers=wrappers)
 
 
 def evaluate_state(
-    state: Mapping[str, Any],
+    state: Facts,
     *,
     num_episodes: int | None = None,
     device: str = "auto",
     env: GivenEnv | EnvMaker | None = None,
     wrappers: Sequence[Wrapper] | None = None,
-) -> dict[str, Any]:
+) -> State:
     config, settings = saved_fields(state)
     maker = environment_of_state(state, config, env, wrappers)
     if maker is None:
@@ -72,7 +73,7 @@ def predict_checkpoint(path: str | Path, obs: npt.ArrayLike, *, deterministic: b
 
 
 def environment_of_state(
-    state: Mapping[str, Any],
+    state: Facts,
     config: RunFields,
     env: GivenEnv | EnvMaker | None,
     wrappers: Sequence[Wrapper] | None,
@@ -104,14 +105,14 @@ def refuse_import(env_id: str) -> str:
     return env_id
 
 
-def saved_config(state: Mapping[str, Any]) -> TrainConfig:
+def saved_config(state: Facts) -> TrainConfig:
     """The config a checkpoint was written with, checked against this version's settings."""
     require_algorithm(state)
     with fitting_this_version():
         return parse_config(state["config"])
 
 
-def saved_fields(state: Mapping[str, Any]) -> tuple[RunFields, ControlFields]:
+def saved_fields(state: Facts) -> tuple[RunFields, ControlFields]:
     """As much of that config as acting needs: also where the algorithm is not known."""
     with fitting_this_version():
         config = RunFields.build(state["config"])
@@ -119,7 +120,7 @@ def saved_fields(state: Mapping[str, Any]) -> tuple[RunFields, ControlFields]:
         return config, ControlFields.build({name: config.algo_kwargs[name] for name in known})
 
 
-def require_algorithm(state: Mapping[str, Any]) -> None:
+def require_algorithm(state: Facts) -> None:
     """To train on, a checkpoint needs its algorithm."""
     if state["algo"] not in ALGORITHMS:
         raise CheckpointError(missing_part("algorithm", state["algo"], state["algo_package"]))
@@ -161,7 +162,7 @@ def resume_training(
         raise ConfigError("dataset must be given: this run learned from a dataset that was passed in memory")
     options["env"] = environment_of_state(state, config, options.get("env"), options.get("wrappers"))
     options["wrappers"] = ()
-    changes: dict[str, Any] = {}
+    changes: State = {}
     if total_timesteps is not None:
         refuse_passed_phase(state, config, total_timesteps)
         changes["total_timesteps"] = total_timesteps
@@ -182,7 +183,7 @@ def place_for_new_run(file: Path) -> Path:
     return file.resolve().parent.parent.parent if in_run else Path("runs")
 
 
-def refuse_passed_phase(state: Mapping[str, Any], config: TrainConfig, total_timesteps: int) -> None:
+def refuse_passed_phase(state: Facts, config: TrainConfig, total_timesteps: int) -> None:
     """The length of an offline phase that is over cannot be changed any more."""
     if state["counters"]["phase"] and total_timesteps != config.total_timesteps:
         raise ConfigError(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import UserError
+from rl_training.core.plain import Array, Facts
 from rl_training.core.spaces import FloatArray, Spaces
 
 
 class DeployedPolicy(ABC):
     """`predict(obs)`: raw observations in, actions in the environment's units and bounds out."""
 
-    def __init__(self, metadata: Mapping[str, Any]) -> None:
+    def __init__(self, metadata: Facts) -> None:
         self.metadata = dict(metadata)
         self.spaces = Spaces.from_dict(metadata["spaces"])
 
@@ -37,7 +36,7 @@ class DeployedPolicy(ABC):
     def has_distribution(self) -> bool:
         return "log_std" in self.metadata["outputs"]
 
-    def act(self, obs: npt.NDArray[Any], deterministic: bool = True) -> FloatArray:
+    def act(self, obs: Array, deterministic: bool = True) -> FloatArray:
         """`predict` under the name by which an evaluation calls a policy; there are no random actions."""
         if not deterministic:
             raise UserError("deterministic must be true: an exported policy has no random stream")

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from rl_training.core.errors import UserError
+from rl_training.core.plain import Array, Facts
 from rl_training.core.spaces import FloatArray
 from rl_training.policies.deployed import DeployedPolicy
 from rl_training.policies.policy_metadata import METADATA_KEY, parse_metadata
-from rl_training.policies.program import Array, Program
+from rl_training.policies.program import Program
 from rl_training.policies.version_1 import constants_of
 
 CHECKPOINT_KEY = "rl_training"
@@ -28,7 +29,7 @@ CHECKPOINT_KEY = "rl_training"
 class LightPolicy(DeployedPolicy):
     """The program, one numpy call per operation, in float64 as the live policy acts."""
 
-    def __init__(self, program: Program, metadata: Mapping[str, Any]) -> None:
+    def __init__(self, program: Program, metadata: Facts) -> None:
         super().__init__(metadata)
         self.program = program.in_double()
 
@@ -40,12 +41,12 @@ class LightPolicy(DeployedPolicy):
         return self.program.run(obs, "mean"), self.program.run(obs, "log_std")
 
 
-def light_policy_bytes(program: Program, metadata: Mapping[str, Any]) -> bytes:
+def light_policy_bytes(program: Program, metadata: Facts) -> bytes:
     """The whole file."""
     return save(dict(program.constants), {METADATA_KEY: json.dumps(metadata)})
 
 
-def open_light(content: bytes, metadata: Mapping[str, Any]) -> LightPolicy:
+def open_light(content: bytes, metadata: Facts) -> LightPolicy:
     """A policy from the bytes of a file that was just made."""
     return LightPolicy(Program.restore(metadata["program"], load(content)), metadata)
 
@@ -92,7 +93,7 @@ def checked(policy: LightPolicy, path: Path) -> LightPolicy:
     return policy
 
 
-def _number(values: Any) -> Array:
+def _number(values: npt.ArrayLike) -> Array:
     array = np.asarray(values)
     if array.dtype not in (np.float32, np.float64):
         raise ValueError(f"numbers must be floats, got {array.dtype}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from string import Template
-from typing import Any
 
+from rl_training.core.plain import Facts
 from rl_training.policies.scores import SeedScore, mean_interval, student_interval
 from rl_training.policies.usage import CPP, LIBRARIES, PYTHON
 
@@ -71,9 +71,7 @@ NEVER_TRIED = {
 }
 
 
-def model_card(
-    metadata: Mapping[str, Any], file_name: str, format: str, seeds: Sequence[SeedScore] = ()
-) -> str:
+def model_card(metadata: Facts, file_name: str, format: str, seeds: Sequence[SeedScore] = ()) -> str:
     """The page, from what is in the file and from the scores of the same config under other seeds."""
     spaces = metadata["spaces"]
     where = metadata["env_id"] or "the system that its log was recorded on"
@@ -103,7 +101,7 @@ def model_card(
     )
 
 
-def scores_text(metadata: Mapping[str, Any], seeds: Sequence[SeedScore]) -> str:
+def scores_text(metadata: Facts, seeds: Sequence[SeedScore]) -> str:
     """This policy's evaluation, then the other seeds of the same config; intervals are 95 % for the mean."""
     lines = [own_score(metadata)]
     if len(seeds) > 1:
@@ -129,7 +127,7 @@ def scores_text(metadata: Mapping[str, Any], seeds: Sequence[SeedScore]) -> str:
     return "\n".join(lines)
 
 
-def own_score(metadata: Mapping[str, Any]) -> str:
+def own_score(metadata: Facts) -> str:
     scores, seed = metadata["scores"], metadata["training"]["seed"]
     mean, std, count = (scores.get(f"eval_{name}") for name in ("return_mean", "return_std", "episodes"))
     if mean is None or not count:
@@ -146,7 +144,7 @@ def shown_interval(interval: tuple[float, float]) -> str:
     return f"[{interval[0]:.1f}, {interval[1]:.1f}]"
 
 
-def training_rows(metadata: Mapping[str, Any]) -> str:
+def training_rows(metadata: Facts) -> str:
     training = metadata["training"]
     rows = {
         "algorithm": f"{metadata['algo_class']} (`{metadata['algo']}`)",

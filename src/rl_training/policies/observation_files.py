@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rl_training.core.atomic import reason
 from rl_training.core.errors import UserError
 from rl_training.core.extras import install_hint
+from rl_training.core.plain import Array
 
 CHUNK_ROWS = 16_384
 ARRAY_NAMES = ("obs", "observations")
-
-Array = npt.NDArray[Any]
 
 
 class Chunk(NamedTuple):

@@ -10,17 +10,19 @@ large for it, and onnxruntime folds these casts when it opens the file, so that 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from rl_training.core.errors import UserError
 from rl_training.core.extras import install_hint
+from rl_training.core.plain import Array, Facts
 from rl_training.core.version import VERSION
 from rl_training.policies.policy_metadata import METADATA_KEY
-from rl_training.policies.program import FLOAT_CONSTANTS, SQRT_HALF, Array, Node, Program
+from rl_training.policies.program import FLOAT_CONSTANTS, SQRT_HALF, Node, Program
 
 OPSET = 13
 IR_VERSION = 7
@@ -29,7 +31,7 @@ IR_VERSION = 7
 class GraphWriter:
     """Nodes and constants in the order of computation."""
 
-    def __init__(self, onnx: Any) -> None:
+    def __init__(self, onnx: ModuleType) -> None:
         self.onnx = onnx
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
@@ -157,7 +159,7 @@ def _last_axis(writer: GraphWriter, node: Node) -> str:
     return writer.constant(f"{node.output}.axis", np.array([-1], dtype=np.int64))
 
 
-def onnx_bytes(program: Program, metadata: Mapping[str, Any]) -> bytes:
+def onnx_bytes(program: Program, metadata: Facts) -> bytes:
     """The model: `obs` `[batch, obs_dim]` -> `action` (and `mean`, `log_std`), all float32."""
     onnx = _onnx()
     writer = GraphWriter(onnx)
@@ -189,7 +191,7 @@ def onnx_bytes(program: Program, metadata: Mapping[str, Any]) -> bytes:
     return content
 
 
-def _onnx() -> Any:
+def _onnx() -> ModuleType:
     try:
         onnx = import_module("onnx")
         for part in ("helper", "numpy_helper", "checker"):

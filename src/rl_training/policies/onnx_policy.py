@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rl_training.core.errors import UserError
+from rl_training.core.plain import Facts
 from rl_training.core.spaces import FloatArray
 from rl_training.policies.deployed import DeployedPolicy
 from rl_training.policies.policy_metadata import METADATA_KEY, parse_metadata
@@ -16,7 +17,7 @@ from rl_training.policies.policy_metadata import METADATA_KEY, parse_metadata
 class OnnxPolicy(DeployedPolicy):
     """One session on one thread: the networks are small, and a second thread costs more than it saves."""
 
-    def __init__(self, session: Any, metadata: Mapping[str, Any]) -> None:
+    def __init__(self, session: Any, metadata: Facts) -> None:
         super().__init__(metadata)
         self.session = session
 
@@ -72,7 +73,7 @@ def check_interface(policy: OnnxPolicy, path: Path) -> None:
         raise UserError(f"policy {path} is damaged: its graph does not fit its metadata; export it again")
 
 
-def onnxruntime() -> Any:
+def onnxruntime() -> ModuleType:
     try:
         return import_module("onnxruntime")
     except ImportError:

@@ -7,7 +7,6 @@ where one is missing, the message names the package that had it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from rl_training.config import ConfigModel, setting
 from rl_training.config.limits import MAX_CRITICS
 from rl_training.core.errors import CheckpointError, ConfigError, UserError
+from rl_training.core.plain import Facts, State
 from rl_training.core.registry import Registry
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import transform_from_state, transform_state
@@ -53,7 +53,7 @@ class ActorFacts(ConfigModel):
     kind: str = setting(..., "kind of actor")
     obs_dim: int = setting(..., "numbers of an observation", ge=1)
     action_dim: int = setting(..., "numbers of an action", ge=1)
-    network: dict[str, Any] = setting(..., "the network as plain data")
+    network: State = setting(..., "the network as plain data")
     network_package: str | None = setting(None, "package that brought the network")
     options: dict[str, float | None] = setting({}, "what else the actor needs")
 
@@ -62,12 +62,12 @@ class CriticFacts(ConfigModel):
     """What a file says of the critics that an actor consults."""
 
     num_critics: int = setting(..., "critics in the ensemble", ge=1, most=MAX_CRITICS)
-    network: dict[str, Any] = setting(..., "the network as plain data")
+    network: State = setting(..., "the network as plain data")
     network_package: str | None = setting(None, "package that brought the network")
     cap: float | None = setting(None, "upper limit of the values")
 
 
-def pack_policy(policy: Policy, member: int | None = None) -> dict[str, Any]:
+def pack_policy(policy: Policy, member: int | None = None) -> State:
     """Everything needed to act, of one seed where the actor is a stack of them; tensors are copies."""
     single = policy.snapshot(member, exact=False)
     return {
@@ -78,7 +78,7 @@ def pack_policy(policy: Policy, member: int | None = None) -> dict[str, Any]:
     }
 
 
-def unpack_policy(packed: Mapping[str, Any], device: torch.device | str = "cpu") -> Policy:
+def unpack_policy(packed: Facts, device: torch.device | str = "cpu") -> Policy:
     """The policy that was packed, in single precision as it was learned."""
     try:
         refuse_false_sizes(packed["actor"], packed["tensors"])
@@ -102,7 +102,7 @@ def unpack_policy(packed: Mapping[str, Any], device: torch.device | str = "cpu")
         ) from problem
 
 
-def describe_actor(actor: Actor) -> dict[str, Any]:
+def describe_actor(actor: Actor) -> State:
     """An actor as plain data."""
     if isinstance(actor, CriticWeighted):
         return {
@@ -124,18 +124,18 @@ def describe_actor(actor: Actor) -> dict[str, Any]:
     return facts.to_dict()
 
 
-def describe_critic(critic: QEnsemble) -> dict[str, Any]:
+def describe_critic(critic: QEnsemble) -> State:
     return CriticFacts(
         num_critics=critic.num_critics, cap=critic.cap, **describe_network(critic.net)
     ).to_dict()
 
 
-def describe_network(network: Network) -> dict[str, Any]:
+def describe_network(network: Network) -> State:
     plan = network.plan
     return {"network": plan.to_dict(), "network_package": NETWORKS.package_of(plan.network)}
 
 
-def build_actor(described: Mapping[str, Any]) -> Actor:
+def build_actor(described: Facts) -> Actor:
     """The actor that `describe_actor` described, with weights yet to be loaded."""
     if described.get("kind") == CriticWeighted.kind:
         actor = build_actor(described["actor"])
@@ -152,7 +152,7 @@ def build_actor(described: Mapping[str, Any]) -> Actor:
     return build(known.obs_dim, known.action_dim, plan, **known.options)
 
 
-def saved_plan(values: Mapping[str, Any], package: str | None) -> NetworkPlan:
+def saved_plan(values: Facts, package: str | None) -> NetworkPlan:
     plan = NetworkPlan.build(values, where="policy.network")
     if plan.network not in NETWORKS:
         raise CheckpointError(missing_part("network", plan.network, package))
@@ -167,7 +167,7 @@ def missing_part(kind: str, name: str, package: str | None) -> str:
     return f"this file needs the {kind} {name!r}, which is not registered; {origin}, then open the file again"
 
 
-def refuse_false_sizes(described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def refuse_false_sizes(described: Facts, tensors: Mapping[str, Tensor]) -> None:
     """Compare the sizes a file declares with the tensors in it before memory is taken for them."""
     try:
         with torch.device("meta"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
+from rl_training.core.plain import Array
 from rl_training.core.spaces import FloatArray, Spaces, inner_float32
 from rl_training.core.streams import torch_generator
 from rl_training.core.transforms import Transform
@@ -110,13 +111,13 @@ class Policy(nn.Module):
 
     # ---- in arrays
 
-    def act(self, obs: npt.NDArray[Any], deterministic: bool = True) -> FloatArray:
+    def act(self, obs: Array, deterministic: bool = True) -> FloatArray:
         """`[n, obs_dim]` observations -> `[n, action_dim]` actions inside the bounds."""
         with torch.inference_mode():
             actions: FloatArray = self.to_units(self._unit(obs, deterministic)).cpu().numpy()
         return actions
 
-    def act_unit(self, obs: npt.NDArray[Any], deterministic: bool = True) -> FloatArray:
+    def act_unit(self, obs: Array, deterministic: bool = True) -> FloatArray:
         """The same in [-1, 1], as learners see actions."""
         with torch.inference_mode():
             actions: FloatArray = self._unit(obs, deterministic).float().cpu().numpy()
@@ -128,7 +129,7 @@ class Policy(nn.Module):
         actions = self.act(np.atleast_2d(values), deterministic)
         return actions if values.ndim == 2 else actions[0]
 
-    def _unit(self, obs: npt.NDArray[Any], deterministic: bool) -> Tensor:
+    def _unit(self, obs: Array, deterministic: bool) -> Tensor:
         """Observations are single precision, as environments give them, whatever is computed in."""
         given = torch.from_numpy(np.asarray(obs, dtype=np.float32)).to(self.device)
         if deterministic:

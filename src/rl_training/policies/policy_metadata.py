@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_training.core.atomic import plain_json
 from rl_training.core.errors import UserError
 from rl_training.core.json_text import parse_json
+from rl_training.core.plain import Facts, State
 from rl_training.core.version import library_versions
 from rl_training.policies.version_1 import upgraded_metadata
 
@@ -20,9 +20,7 @@ METADATA_KEY = "rl_training_policy"
 FORMAT_VERSION = 2
 
 
-def describe_policy(
-    state: Mapping[str, Any], policy: Policy, program: Program, run: str | None
-) -> dict[str, Any]:
+def describe_policy(state: Facts, policy: Policy, program: Program, run: str | None) -> State:
     """Where a policy comes from and what its numbers mean, from the checkpoint it is taken from."""
     config = state["config"]
     metadata = {
@@ -49,11 +47,11 @@ def describe_policy(
         "reference_returns": state["reference"],
         "versions": library_versions(),
     }
-    plain: dict[str, Any] = plain_json(metadata)
+    plain: State = plain_json(metadata)
     return plain
 
 
-def parse_metadata(text: str, path: Path) -> dict[str, Any]:
+def parse_metadata(text: str, path: Path) -> State:
     """The metadata of a file; one that a later version wrote is refused."""
     try:
         metadata = parse_json(text)

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import UserError
+from rl_training.core.plain import Array
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.policies.action_files import open_actions
 from rl_training.policies.deployed import DeployedPolicy
 from rl_training.policies.loading import is_policy_file, load_policy
-from rl_training.policies.observation_files import Array, read_chunks
+from rl_training.policies.observation_files import read_chunks
 from rl_training.policies.policy import Policy
 from rl_training.policies.saved import load_saved_policy
 

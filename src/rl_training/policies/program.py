@@ -12,14 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rl_training.core.errors import UserError
+from rl_training.core.plain import Array, Facts, State
 
-Array = npt.NDArray[Any]
 Attributes = Mapping[str, float | int | None]
 Operation = Callable[..., Array]
 
@@ -77,13 +75,13 @@ class Program:
         }
         return Program(self.nodes, wide, self.outputs)
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> State:
         """All but the numbers, as JSON."""
         nodes = [[n.operation, list(n.inputs), n.output, dict(n.attributes)] for n in self.nodes]
         return {"nodes": nodes, "outputs": dict(self.outputs)}
 
     @classmethod
-    def restore(cls, described: Mapping[str, Any], constants: Mapping[str, Array]) -> Program:
+    def restore(cls, described: Facts, constants: Mapping[str, Array]) -> Program:
         """The inverse of `description`; what is missing or odd raises."""
         nodes = tuple(
             Node(str(operation), tuple(map(str, inputs)), str(output), dict(attributes))

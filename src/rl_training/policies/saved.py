@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from rl_training.core.checkpoints import load_run_state
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import CheckpointError, UserError
+from rl_training.core.plain import Facts
 from rl_training.policies.packing import unpack_policy
 from rl_training.policies.policy import Policy
 
@@ -24,7 +23,7 @@ def load_saved_policy(path: str | Path, device: str = "auto") -> Policy:
 
 
 def policy_of_state(
-    state: Mapping[str, Any], device: torch.device | str = "cpu", source: str | Path = "checkpoint"
+    state: Facts, device: torch.device | str = "cpu", source: str | Path = "checkpoint"
 ) -> Policy:
     """The policy in a run's state."""
     if "policy" not in state:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rl_training.core.plain import Facts
 from rl_training.core.spaces import FloatArray
 from rl_training.policies.policy import Policy
 
@@ -30,7 +30,7 @@ class Outputs(nn.Module):
         return (self.policy(obs), *self.policy.distribution(obs))
 
 
-def torchscript_bytes(policy: Policy, metadata: Mapping[str, Any]) -> bytes:
+def torchscript_bytes(policy: Policy, metadata: Facts) -> bytes:
     """The archive. The computation has no branch on data, so that tracing it once says everything.
 
     The weights are stored as the float64 they are computed with: a cast in the program would be done again at

@@ -12,13 +12,16 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_training.core.errors import UserError
+from rl_training.core.plain import Array
 from rl_training.policies.policy import Policy
-from rl_training.policies.program import Array, Node, Program
+from rl_training.policies.program import Node, Program
 
 ROWS = (7, 11)
 """Rows of the two observations traced: a step that depends on their number shows."""
 
 SAME_IN_BOTH = {
+    "clamp_max.default": "minimum",
+    "clamp_min.default": "maximum",
     "add.Tensor": "add",
     "sub.Tensor": "subtract",
     "mul.Tensor": "multiply",
@@ -63,6 +66,13 @@ def export_problem(policy: Policy) -> str | None:
     return None
 
 
+Value = str | Tensor | Any
+"""What a recorded call gives: the name of an operation, a constant, or a tuple of them."""
+Arguments = list[Any]
+Keywords = dict[str, Any]
+"""As torch recorded them: tensors, numbers and lists, by the signature of the operation."""
+
+
 class Tracer:
     """Turns torch's record of one forward pass into operations; what is constant is computed already."""
 
@@ -71,7 +81,7 @@ class Tracer:
         self.names = {values.data_ptr(): name for name, values in named_numbers(policy)}
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
-        self.values: dict[fx.Node, str | Tensor | tuple[Any, ...]] = {}
+        self.values: dict[fx.Node, Value] = {}
 
     def program(self, rows: int) -> Program:
         graph = self.record(rows)
@@ -98,32 +108,30 @@ class Tracer:
             traced = make_fx(compute)(obs.to(self.policy.device))
         return traced.graph
 
-    def step(self, node: fx.Node) -> str | Tensor | tuple[Any, ...]:
+    def step(self, node: fx.Node) -> Value:
         """What one recorded call gives: a number that is known now, or the name of a new operation."""
-        arguments: list[Any] = [self.values[a] if isinstance(a, fx.Node) else a for a in node.args]
+        arguments: Arguments = [self.values[a] if isinstance(a, fx.Node) else a for a in node.args]
         if getattr(node.target, "__name__", "") == "getitem":
             parts, index = arguments
             part: str | Tensor = parts[index]
             return part
         if not any(isinstance(each, str) or is_named_tuple(each) for each in flat(arguments)):
-            known: Any = node.target(*arguments, **node.kwargs)  # type: ignore[operator]  # an ATen call
+            known: Value = node.target(*arguments, **node.kwargs)  # type: ignore[operator]  # an ATen call
             source = next((a for a in flat(arguments) if isinstance(a, Tensor)), None)
             if source is not None and source.data_ptr() in self.names and isinstance(known, Tensor):
                 self.names[known.data_ptr()] = self.names[source.data_ptr()]
-            constant: Tensor | tuple[Any, ...] = known
-            return constant
+            return known
         name = str(node.target).removeprefix("aten.")
         translate = SPECIAL.get(name)
         if translate is not None:
-            translated: str | tuple[Any, ...] = translate(self, arguments, dict(node.kwargs))
-            return translated
+            return translate(self, arguments, dict(node.kwargs))
         if name in UNCHANGED:
             return self.operand(arguments[0])
         if name not in SAME_IN_BOTH:
             raise UserError(f"{_who(self.policy)} cannot be exported: it uses torch's {name}")
         return self.add(SAME_IN_BOTH[name], *arguments)
 
-    def add(self, operation: str, *inputs: Any, **attributes: float | int | None) -> str:
+    def add(self, operation: str, *inputs: str | Tensor | float, **attributes: float | int | None) -> str:
         """Append an operation, unless the same one is there already; its name counts those of its kind."""
         names = tuple(self.operand(each) for each in inputs)
         if operation == "transpose" and (turned := self.turned_product(names[0])) is not None:
@@ -147,7 +155,7 @@ class Tracer:
         weight = torch.from_numpy(np.ascontiguousarray(self.constants[product.inputs[0]].T))
         return self.add("matmul", turned.inputs[0], self.store(weight, product.inputs[0]))
 
-    def operand(self, value: Any) -> str:
+    def operand(self, value: str | Tensor | float) -> str:
         """The name of an operation's result, or of a constant that is stored for it."""
         if isinstance(value, str):
             return value
@@ -179,22 +187,22 @@ def without_unused(program: Program) -> Program:
     return Program(nodes, constants, program.outputs)
 
 
-Translation = Callable[[Tracer, list[Any], dict[str, Any]], Any]
+Translation = Callable[[Tracer, Arguments, Keywords], Value]
 
 
-def _cast(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -> str:
+def _cast(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
     kinds = {torch.float64: "to_double", torch.float32: "to_float"}
     if options.get("dtype") not in kinds:
         raise UserError(f"{_who(tracer.policy)} cannot be exported: it computes in {options.get('dtype')}")
     return tracer.add(kinds[options["dtype"]], arguments[0])
 
 
-def _linear(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -> str:
+def _linear(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
     bias, x, weight = arguments
     return tracer.add("linear", x, weight, bias)
 
 
-def _clamp(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -> str:
+def _clamp(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
     low = arguments[1] if len(arguments) > 1 else options.get("min")
     high = arguments[2] if len(arguments) > 2 else options.get("max")
     x = arguments[0]
@@ -203,15 +211,7 @@ def _clamp(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -> str
     return x if high is None else tracer.add("minimum", x, high)
 
 
-def _clamp_max(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -> str:
-    return tracer.add("minimum", arguments[0], arguments[1])
-
-
-def _clamp_min(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -> str:
-    return tracer.add("maximum", arguments[0], arguments[1])
-
-
-def _layer_norm(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -> tuple[str | None, ...]:
+def _layer_norm(tracer: Tracer, arguments: Arguments, options: Keywords) -> tuple[str | None, ...]:
     x, _, scale, shift, epsilon = arguments
     out = tracer.add("layer_norm", x, epsilon=float(epsilon))
     if scale is not None:
@@ -219,7 +219,7 @@ def _layer_norm(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -
     return (out if shift is None else tracer.add("add", out, shift), None, None)
 
 
-def _split(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -> tuple[str, ...]:
+def _split(tracer: Tracer, arguments: Arguments, options: Keywords) -> tuple[str, ...]:
     x, width, axis = arguments
     if axis not in (-1, 1):
         raise UserError(f"{_who(tracer.policy)} cannot be exported: it splits rows")
@@ -229,14 +229,14 @@ def _split(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -> tup
     return tuple(tracer.add("columns", x, start=starts[i], stop=starts[i + 1]) for i in range(len(widths)))
 
 
-def _gelu(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -> str:
+def _gelu(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
     if options.get("approximate", "none") != "none":
         raise UserError(f"{_who(tracer.policy)} cannot be exported: it uses an approximate gelu")
     return tracer.add("gelu", arguments[0])
 
 
 def _reduce(operation: str) -> Translation:
-    def translate(tracer: Tracer, arguments: list[Any], options: dict[str, Any]) -> str:
+    def translate(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
         if arguments[1] not in ([-1], [1]) or arguments[2:] != [True]:
             raise UserError(f"{_who(tracer.policy)} cannot be exported: it reduces over rows")
         return tracer.add(operation, arguments[0])
@@ -253,8 +253,6 @@ SPECIAL: dict[str, Translation] = {
     "clamp.Tensor": _clamp,
     "transpose.int": lambda tracer, arguments, options: tracer.add("transpose", arguments[0]),
     "clamp.default": _clamp,
-    "clamp_max.default": _clamp_max,
-    "clamp_min.default": _clamp_min,
     "native_layer_norm.default": _layer_norm,
     "split.Tensor": _split,
     "split_with_sizes.default": _split,
@@ -289,7 +287,7 @@ def flat(values: Sequence[Any]) -> list[Any]:
     return [inner for each in values for inner in (each if isinstance(each, list) else [each])]
 
 
-def is_named_tuple(value: Any) -> bool:
+def is_named_tuple(value: object) -> bool:
     """Whether a value is the results of an operation with several, some of them not known now."""
     return isinstance(value, tuple) and any(isinstance(each, str) for each in value)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
+from rl_training.core.plain import Array, Facts, State
 from rl_training.core.spaces import Spaces, inner_float32
-from rl_training.policies.program import Array, Node
+from rl_training.policies.program import Node
 
 DRAWS = {
     "deterministic": "action = tanh(m); there is no distribution",
@@ -18,7 +18,7 @@ DRAWS = {
 }
 
 
-def upgraded_metadata(old: Mapping[str, Any]) -> dict[str, Any]:
+def upgraded_metadata(old: Facts) -> State:
     """The metadata with today's keys; it keeps its version."""
     graph = old["graph"]
     spread = graph["log_std_range"] is not None
@@ -35,7 +35,7 @@ def upgraded_metadata(old: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def nodes_of(graph: Mapping[str, Any]) -> Iterator[Node]:
+def nodes_of(graph: Facts) -> Iterator[Node]:
     """normalise, hidden layers with ReLU, the last layer, its head, the action's units."""
     yield Node("to_double", ("obs",), "x")
     x = "x"
@@ -66,7 +66,7 @@ def nodes_of(graph: Mapping[str, Any]) -> Iterator[Node]:
         yield Node("to_float", ("log_std",), "log_std.float")
 
 
-def constants_of(metadata: Mapping[str, Any]) -> dict[str, Array]:
+def constants_of(metadata: Facts) -> dict[str, Array]:
     """The numbers that format 1 left to its loader: the action's units and the clips of heads."""
     spaces = Spaces.from_dict(metadata["spaces"])
     low, high = np.array(spaces.action_low), np.array(spaces.action_high)

@@ -14,6 +14,7 @@ from typing import Any
 from rl_training.config.yaml_text import read_yaml
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.json_text import parse_json
+from rl_training.core.plain import Facts
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
@@ -35,9 +36,9 @@ class RunRecord:
     """One run as its files describe it. Everything in them may be missing, as in a run that was killed."""
 
     path: Path
-    config: Mapping[str, Any]
-    summary: Mapping[str, Any] | None
-    rows: tuple[Mapping[str, Any], ...]
+    config: Facts
+    summary: Facts | None
+    rows: tuple[Facts, ...]
 
     @property
     def name(self) -> str:
@@ -57,12 +58,12 @@ class RunRecord:
         return self.config.get("seed")
 
     @property
-    def metrics(self) -> Mapping[str, Any]:
+    def metrics(self) -> Facts:
         """The final numbers; none if the run has not ended."""
         return _mapping((self.summary or {}).get("metrics"))
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> Facts:
         return _mapping(self.config.get("algo_kwargs"))
 
     @property
@@ -72,7 +73,7 @@ class RunRecord:
         return int(offline) if online and offline is not None else None
 
     @property
-    def dataset(self) -> Mapping[str, Any]:
+    def dataset(self) -> Facts:
         """What the run noted about its data; empty for one that learned from interaction."""
         return _mapping((self.summary or {}).get("dataset"))
 
@@ -91,7 +92,7 @@ class RunRecord:
         return ReferenceReturns(low, high, "").normalized_score(value)
 
     @property
-    def versions(self) -> Mapping[str, Any]:
+    def versions(self) -> Facts:
         """Library name -> version with which the run ended."""
         return _mapping((self.summary or {}).get("versions"))
 
@@ -183,7 +184,7 @@ def metric_title(metric: str) -> str:
     return METRIC_TITLES.get(metric, metric.replace("_", " "))
 
 
-def number(value: Any) -> float | None:
+def number(value: object) -> float | None:
     """A finite number as it is, anything else as `None`: files may hold null, text or worse."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -193,7 +194,7 @@ def number(value: Any) -> float | None:
         return None
 
 
-def _read_summary(path: Path) -> Mapping[str, Any] | None:
+def _read_summary(path: Path) -> Facts | None:
     if not path.is_file():
         return None
     try:
@@ -207,5 +208,5 @@ def _read_summary(path: Path) -> Mapping[str, Any] | None:
     return summary
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: object) -> Facts:
     return value if isinstance(value, Mapping) else {}

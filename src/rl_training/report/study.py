@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import PurePath
 from statistics import fmean
-from typing import Any
 
 from rl_training.core.algorithms import algorithm_facts
 from rl_training.core.errors import UserError
@@ -38,7 +37,7 @@ class Group:
 
     label: str
     color: int
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     runs: tuple[RunRecord, ...]
     unfinished: tuple[RunRecord, ...]
     repeated: tuple[RunRecord, ...]
@@ -154,14 +153,16 @@ def task_key(run: RunRecord) -> str:
     return _canonical([environment_key(run), _data_settings(run)])
 
 
-def method_settings(run: RunRecord) -> dict[str, Any]:
+def method_settings(run: RunRecord) -> dict[str, object]:
     """The settings that make a configuration, without seed, paths, data and book-keeping."""
     settings = {**run.config, **run.settings}
     left_out = NOT_A_SETTING | set(DATA_SETTINGS)
     return {name: value for name, value in settings.items() if name not in left_out}
 
 
-def differing_settings(settings: Sequence[Mapping[str, Any]], *, missing_differs: bool = False) -> list[str]:
+def differing_settings(
+    settings: Sequence[Mapping[str, object]], *, missing_differs: bool = False
+) -> list[str]:
     """Names whose values are not the same wherever they occur; being absent may count as a value too."""
     names = {name: None for each in settings for name in each}
     found = []
@@ -173,7 +174,7 @@ def differing_settings(settings: Sequence[Mapping[str, Any]], *, missing_differs
     return found
 
 
-def distinct_labels(titles: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def distinct_labels(titles: Sequence[str], settings: Sequence[Mapping[str, object]]) -> list[str]:
     """The titles; equal ones are told apart by as few of their settings as possible."""
     labels = list(titles)
     for title in set(titles):
@@ -186,7 +187,7 @@ def distinct_labels(titles: Sequence[str], settings: Sequence[Mapping[str, Any]]
     return labels
 
 
-def show_value(value: Any) -> str:
+def show_value(value: object) -> str:
     """A setting as it would be written in YAML, on one line."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
@@ -231,7 +232,7 @@ def _counted(
     return tuple(counted.values()), tuple(unfinished), tuple(repeated)
 
 
-def _telling_settings(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def _telling_settings(settings: Sequence[Mapping[str, object]]) -> list[str]:
     """Settings that tell all of these apart, each time the one that separates most."""
     names, shown = differing_settings(settings, missing_differs=True), list[str]()
 
@@ -244,12 +245,12 @@ def _telling_settings(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return shown
 
 
-def _task_settings(run: RunRecord) -> dict[str, Any]:
+def _task_settings(run: RunRecord) -> dict[str, object]:
     environment = dict(run.config.get("env_kwargs") or {})
     return {**environment, **_data_settings(run)}
 
 
-def _data_settings(run: RunRecord) -> dict[str, Any]:
+def _data_settings(run: RunRecord) -> dict[str, object]:
     """Data settings that say something: an older release may not have written those that are 0 or empty."""
     return {name: value for name in DATA_SETTINGS if (value := run.settings.get(name))}
 
@@ -264,5 +265,5 @@ def _task_title(run: RunRecord) -> str:
     return f"{place}, {name}" if name else f"{place}, {run.settings.get('dataset_kind', 'given')} data"
 
 
-def _canonical(value: Any) -> str:
+def _canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=str)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import EnvironmentProblem
+from rl_training.core.plain import Array, Facts, State
 from rl_training.core.spaces import FloatArray
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.runtime.environments import EnvLike, describe_error, episode_seed, spaces_of
@@ -63,7 +64,7 @@ class Collector:
     def __init__(
         self,
         env: EnvLike,
-        env_kwargs: Mapping[str, Any] | None,
+        env_kwargs: Mapping[str, object] | None,
         num_envs: int,
         seed: int,
         *,
@@ -96,7 +97,7 @@ class Collector:
         """What every environment shows now: `[num_envs, obs_dim]`, to be acted on and not to be changed."""
         return self._observations
 
-    def step(self, actions: npt.NDArray[Any] | None = None) -> Steps:
+    def step(self, actions: Array | None = None) -> Steps:
         """Play one action (in [-1, 1]) in every environment, uniformly random ones if none are given.
 
         When this raises, `state_dict` still describes the moment before the step.
@@ -134,7 +135,7 @@ class Collector:
         self._enter_next_episode(ended)
         return Steps(*rows, episodes)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Where every environment is: its episode and the actions played in it so far."""
         lengths = [self._length(index) for index in range(self.num_envs)]
         actions = np.frombuffer(b"".join(self._played), dtype=np.float32)
@@ -147,7 +148,7 @@ class Collector:
             "random": self._random.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Facts) -> None:
         """Go where `state_dict` says, by replaying every unfinished episode from its seed.
 
         An environment that does not come out where it was is not a function of its seed and actions. That
@@ -225,7 +226,7 @@ class Collector:
         drawn: FloatArray = self._random.next(self.num_envs * self.spaces.action_dim).numpy()
         return drawn.reshape(size).copy()
 
-    def _check_actions(self, actions: npt.NDArray[Any]) -> FloatArray:
+    def _check_actions(self, actions: Array) -> FloatArray:
         wanted = (self.num_envs, self.spaces.action_dim)
         if actions.shape != wanted:
             raise ValueError(f"actions must have shape {list(wanted)}, got {list(actions.shape)}")

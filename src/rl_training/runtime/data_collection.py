@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from rl_training.core.errors import DataError
+from rl_training.core.plain import Array, Facts, State
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.data.data_info import DataInfo
@@ -25,7 +25,7 @@ class UnitPolicy(Protocol):
 
     spaces: Spaces
 
-    def act_unit(self, obs: npt.NDArray[Any], deterministic: bool = True) -> FloatArray: ...
+    def act_unit(self, obs: Array, deterministic: bool = True) -> FloatArray: ...
 
 
 class Rollout:
@@ -38,7 +38,7 @@ class Rollout:
     def __init__(
         self,
         env: EnvLike,
-        env_kwargs: Mapping[str, Any] | None,
+        env_kwargs: Mapping[str, object] | None,
         seed: int,
         *,
         policy: UnitPolicy | None = None,
@@ -64,7 +64,7 @@ class Rollout:
             "choice": RandomStream([torch_generator(seed, "collect", "choice")], "unit64"),
         }
 
-    def columns(self, rows: int, allocate: Allocate) -> dict[str, npt.NDArray[Any]]:
+    def columns(self, rows: int, allocate: Allocate) -> dict[str, Array]:
         """Empty columns for `rows` rows."""
         shapes: dict[str, tuple[int, ...]] = {
             "obs": (self.spaces.obs_dim,),
@@ -79,7 +79,7 @@ class Rollout:
 
     def fill(
         self,
-        columns: Mapping[str, npt.NDArray[Any]],
+        columns: Mapping[str, Array],
         start: int = 0,
         stop: int | None = None,
         on_row: Callable[[int], None] | None = None,
@@ -96,16 +96,16 @@ class Rollout:
             if on_row is not None:
                 on_row(row + 1)
 
-    def log(self, columns: Mapping[str, npt.NDArray[Any]], source: str) -> EpisodeLog:
+    def log(self, columns: Mapping[str, Array], source: str) -> EpisodeLog:
         """The collected rows; the last one counts as a time-out if its episode had more to come."""
         info = DataInfo(source=source, spaces=self.spaces, env_id=self.env_id)
         return EpisodeLog.build({name: columns[name] for name in COLUMNS}, info=info)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         streams = {name: stream.state_dict() for name, stream in self._streams.items()}
         return {"collector": self.collector.state_dict(), "streams": streams}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Facts) -> None:
         self.collector.load_state_dict(state["collector"])
         for name, stream in self._streams.items():
             stream.load_state_dict(state["streams"][name])

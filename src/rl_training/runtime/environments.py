@@ -18,6 +18,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 
 from rl_training.core.errors import EnvironmentProblem
+from rl_training.core.plain import Facts
 from rl_training.core.spaces import Spaces
 from rl_training.core.streams import derive_seed
 
@@ -39,7 +40,7 @@ class EnvMaker:
     def __str__(self) -> str:
         return self.name
 
-    def make(self, env_kwargs: Mapping[str, Any]) -> Env:
+    def make(self, env_kwargs: Facts) -> Env:
         """A new environment; keywords are `gymnasium.make`'s, a factory takes none of ours."""
         if self.factory is None:
             made = gym.make(self.name, **{"disable_env_checker": True, **env_kwargs})
@@ -85,7 +86,7 @@ def another(env: Env) -> Env:
         ) from error
 
 
-def make_env(env: EnvLike, env_kwargs: Mapping[str, Any] | None = None) -> Env:
+def make_env(env: EnvLike, env_kwargs: Mapping[str, object] | None = None) -> Env:
     """An environment with flat observations, or one line that says why there is none.
 
     Gymnasium's passive checker is left out as `spaces_of` checks. A dictionary of vectors becomes one vector,
@@ -116,7 +117,7 @@ def is_vector_dictionary(space: spaces.Space[Any]) -> bool:
     )
 
 
-def spaces_of(env: EnvLike | Env, env_kwargs: Mapping[str, Any] | None = None) -> Spaces:
+def spaces_of(env: EnvLike | Env, env_kwargs: Mapping[str, object] | None = None) -> Spaces:
     """Sizes and action bounds of an environment, or of the one that an id or a maker stands for."""
     if isinstance(env, gym.Env):
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__

@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import EnvironmentProblem, UserError
+from rl_training.core.plain import Array
 from rl_training.runtime.environments import EnvLike, check_spaces, episode_seed, make_env
 from rl_training.runtime.vector_envs import FAULT, GuardedEnv
 
@@ -26,7 +27,7 @@ Always asking for the same number of rows makes an episode's result independent 
 class ActingPolicy(Protocol):
     """Observations `[n, obs_dim]` in, actions `[n, action_dim]` in the environment's units out."""
 
-    def act(self, obs: npt.NDArray[Any], deterministic: bool = True) -> npt.NDArray[Any]: ...
+    def act(self, obs: Array, deterministic: bool = True) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,19 @@ class EvalResult:
 class EpisodePlayer:
     """One environment in which episode after episode is played."""
 
-    def __init__(self, env: EnvLike, env_kwargs: Mapping[str, Any] | None) -> None:
+    def __init__(self, env: EnvLike, env_kwargs: Mapping[str, object] | None) -> None:
         self.env_id = str(env)
         self.env = GuardedEnv(make_env(env, env_kwargs))
         self.episode, self.ret, self.length = 0, 0.0, 0
 
-    def begin(self, episode: int, seed: int) -> npt.NDArray[Any]:
+    def begin(self, episode: int, seed: int) -> Array:
         self.episode, self.ret, self.length = episode, 0.0, 0
         obs, info = self.env.reset(seed=episode_seed(seed, "eval", episode))
         if info:
             raise EnvironmentProblem(f"evaluation episode {episode} (reset) of {self.env_id!r} {info[FAULT]}")
         return np.asarray(obs)
 
-    def play(self, action: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], bool]:
+    def play(self, action: Array) -> tuple[Array, bool]:
         """The next observation, and whether the episode has ended with it."""
         self.length += 1
         obs, reward, terminated, truncated, info = self.env.step(action)
@@ -77,7 +78,7 @@ class EpisodePlayer:
 def evaluate_policy(
     policy: ActingPolicy,
     env: EnvLike,
-    env_kwargs: Mapping[str, Any] | None,
+    env_kwargs: Mapping[str, object] | None,
     num_episodes: int,
     seed: int,
     *,
@@ -114,7 +115,7 @@ def evaluate_policy(
 
 
 def open_players(
-    env: EnvLike, env_kwargs: Mapping[str, Any] | None, count: int, closing: ExitStack
+    env: EnvLike, env_kwargs: Mapping[str, object] | None, count: int, closing: ExitStack
 ) -> list[EpisodePlayer]:
     """`count` environments, each closed with `closing` even if a later one cannot be created."""
     players = []

@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stacking import keep_members, learner_state
 from rl_training.core.errors import RunFailed
+from rl_training.core.plain import State
 from rl_training.core.streams import RandomStream
 from rl_training.runtime.collector import FinishedEpisode
 
@@ -33,7 +34,7 @@ class Collection(Protocol):
     def step(self, learner: Learner, stored: int) -> int:
         """Act once everywhere, store the transitions, and say how many there are (per seed)."""
 
-    def state_dict(self, member: int | None, *, with_replay: bool) -> dict[str, Any]: ...
+    def state_dict(self, member: int | None, *, with_replay: bool) -> State: ...
 
     def take_episodes(self, member: int | None) -> list[FinishedEpisode]: ...
 
@@ -52,7 +53,7 @@ class Follower(Protocol):
     def follow(self, trainer: Trainer[Any], member: int | None) -> None:
         """Hear who trains, and which of a stack of seeds is one's own."""
 
-    def emit(self, hook: str, *arguments: Any) -> None:
+    def emit(self, hook: str, *arguments: object) -> None:
         """Hear of a moment of the training; the names are those of `Callback`."""
 
     def request_stop(self, reason: str) -> None: ...
@@ -233,7 +234,7 @@ class Trainer(Generic[Followed]):
         unit = self.batches.next(phase.batch_size or self.batch_size)
         return phase.source.draw(unit, self.counters.phase_step)
 
-    def _each(self, hook: str, *arguments: Any) -> None:
+    def _each(self, hook: str, *arguments: object) -> None:
         for run in self.runs:
             try:
                 run.emit(hook, *arguments)
@@ -246,7 +247,7 @@ class Trainer(Generic[Followed]):
     def _stopped(self) -> bool:
         return all(run.stop_reason for run in self.runs)
 
-    def state_dict(self, member: int | None, *, with_replay: bool) -> dict[str, Any]:
+    def state_dict(self, member: int | None, *, with_replay: bool) -> State:
         """Everything the next step of one seed depends on."""
         collection = self.collection
         state = {
@@ -278,7 +279,7 @@ class Trainer(Generic[Followed]):
     def take_episodes(self, member: int | None) -> list[FinishedEpisode]:
         return [] if self.collection is None else self.collection.take_episodes(member)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from a single run's checkpoint; collections are restored where they are built."""
         self.counters = Counters(**state["counters"])
         self.learner.load_state_dict(state["learner"])

@@ -6,14 +6,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rl_training.core.atomic import reason
 from rl_training.core.checkpoints import load_checkpoint, save_checkpoint
 from rl_training.core.errors import DataError
+from rl_training.core.plain import Array, State
 from rl_training.data.convert import Place, write_place
 from rl_training.data.disk_cache import new_flat_file
 from rl_training.data.episode_log import EpisodeLog
@@ -35,7 +34,7 @@ class CollectionRequest:
     checkpoint: str | None = None
     noise: float = 0.0
     random_share: float = 0.0
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    env_kwargs: dict[str, object] = field(default_factory=dict)
 
     def rollout(self) -> Rollout:
         return Rollout(
@@ -85,9 +84,7 @@ def partial_folder(target: Place) -> Path:
     return path.with_name(path.name + PARTIAL_SUFFIX)
 
 
-def _open(
-    folder: Path, request: CollectionRequest, rollout: Rollout
-) -> tuple[dict[str, npt.NDArray[Any]], int]:
+def _open(folder: Path, request: CollectionRequest, rollout: Rollout) -> tuple[dict[str, Array], int]:
     """The columns to fill and how many of their rows are there already."""
     if (folder / _STATE).exists():
         state = load_checkpoint(folder / _STATE)
@@ -112,7 +109,7 @@ def _save(
     folder: Path,
     request: CollectionRequest,
     rollout: Rollout,
-    columns: dict[str, npt.NDArray[Any]],
+    columns: dict[str, Array],
     rows: int,
 ) -> None:
     for values in columns.values():
@@ -122,5 +119,5 @@ def _save(
     save_checkpoint(folder / _STATE, state)
 
 
-def _shown(request: dict[str, Any]) -> str:
+def _shown(request: State) -> str:
     return ", ".join(f"{name} {value}" for name, value in request.items() if value not in (None, {}, 0.0))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.recipe import get_recipe
@@ -14,6 +14,7 @@ from rl_training.algorithms.stacking import unstack_member
 from rl_training.config.run_fields import ControlFields
 from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.errors import RunFailed
+from rl_training.core.plain import Facts, Numbers, State
 from rl_training.core.train_config import RunFields, TrainConfig
 from rl_training.core.version import library_versions
 from rl_training.data.data_info import ReferenceReturns
@@ -41,7 +42,7 @@ class TrainResult:
 
     run_dir: Path
     checkpoint_path: Path | None
-    metrics: dict[str, Any]
+    metrics: State
     members: tuple[TrainResult, ...] = ()
 
 
@@ -51,15 +52,15 @@ class RunNotes:
 
     schedule_steps: int
     compiled: bool
-    dataset: Mapping[str, Any] = field(default_factory=dict)
+    dataset: Facts = field(default_factory=dict)
     in_python: tuple[str, ...] = ()
     """What was given as an object and must be given again to go on: dataset, env, wrappers"""
     online_span: int = 0
     """Online steps over which what fades in the online phase does so"""
-    parent: Mapping[str, Any] | None = None
+    parent: Facts | None = None
     """The run that was fine-tuned into this one: its directory, checkpoint and step"""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> State:
         return {
             "schedule_steps": self.schedule_steps,
             "compile": self.compiled,
@@ -93,9 +94,9 @@ class Run:
         self.stop_reason: str | None = None
         self.signal: int | None = None
         self.checkpoint_path: Path | None = None
-        self.results: dict[str, Any] = {}
+        self.results: Numbers = {}
         self.logged: dict[str, float] = {}
-        self.outcome: dict[str, Any] | None = None
+        self.outcome: State | None = None
         self.failure: RunFailed | None = None
 
     def follow(self, trainer: Trainer[Run], member: int | None) -> None:
@@ -156,7 +157,7 @@ class Run:
             "signal": self.signal,
         }
 
-    def emit(self, hook: str, *arguments: Any) -> None:
+    def emit(self, hook: str, *arguments: object) -> None:
         for callback in self.callbacks:
             getattr(callback, hook)(self, *arguments)
 
@@ -178,7 +179,7 @@ class Run:
         assert self.env is not None
         return evaluate_run_policy(self.policy, self.env, self.config, self.settings, num_episodes)
 
-    def state_dict(self, *, with_replay: bool) -> dict[str, Any]:
+    def state_dict(self, *, with_replay: bool) -> State:
         """The whole run, ready for `save_checkpoint`."""
         return {
             "algo": self.config.algo,
@@ -223,5 +224,5 @@ def evaluate_run_policy(
     )
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))

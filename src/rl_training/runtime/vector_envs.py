@@ -19,6 +19,7 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from rl_training.core.errors import EnvironmentProblem
+from rl_training.core.plain import Array
 from rl_training.runtime.environments import Env, EnvLike, describe_error, make_env, quiet_gymnasium
 
 FAULT = "fault"
@@ -30,9 +31,12 @@ SOUND_SQUARED_LENGTH = 1e76
 GRACE_SECONDS = 3
 """How long a worker process outlives a request to terminate, and how long closing waits for an answer."""
 
+Infos = dict[str, Any]
+"""What environments tell beside their observations"""
+
 
 def make_vector_env(
-    env_id: EnvLike, env_kwargs: Mapping[str, Any], num_envs: int, *, async_envs: bool = False
+    env_id: EnvLike, env_kwargs: Mapping[str, object], num_envs: int, *, async_envs: bool = False
 ) -> SerialVectorEnv | WorkerVectorEnv:
     """`num_envs` copies of an environment; `async_envs` gives each a process of its own."""
     factories = [EnvFactory(env_id, env_kwargs, index) for index in range(num_envs)]
@@ -64,7 +68,7 @@ def failing_part(envs: SerialVectorEnv | WorkerVectorEnv) -> str:
 class EnvFactory:
     """Creates sub-environment `index`, in whatever process it is to live."""
 
-    def __init__(self, env_id: EnvLike, env_kwargs: Mapping[str, Any], index: int) -> None:
+    def __init__(self, env_id: EnvLike, env_kwargs: Mapping[str, object], index: int) -> None:
         self.env_id, self.env_kwargs, self.index = env_id, dict(env_kwargs), index
         self.owner = os.getpid()
 
@@ -93,7 +97,7 @@ def refuse_own_interrupt(error: BaseException) -> None:
         raise error
 
 
-def as_flag(value: Any) -> bool:
+def as_flag(value: object) -> bool:
     """What an environment may call true or false: Python's or numpy's, or the numbers 0 and 1."""
     flag = np.asarray(value)
     if flag.size != 1 or flag.dtype.kind not in "biuf" or flag.reshape(-1)[0] not in (0, 1):
@@ -114,7 +118,7 @@ class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
         self.index = index
         self._obs_shape = self.observation_space.shape
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, float, bool, bool, Infos]:
         try:
             obs, reward, terminated, truncated, _ = self.env.step(action)
             reward = float(reward)
@@ -130,9 +134,7 @@ class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
             return self._no_observation(), 0.0, False, False, {FAULT: complaint}
         return obs, reward, terminated, truncated, {}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Infos | None = None) -> tuple[Any, Infos]:
         try:
             obs, _ = self.env.reset(seed=seed)
             complaint = self._complaint(obs)
@@ -141,9 +143,7 @@ class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
             complaint = f"raised {describe_error(error)}"
         return (self._no_observation(), {FAULT: complaint}) if complaint else (obs, {})
 
-    def replay(
-        self, seeds: Sequence[int], actions: Sequence[npt.NDArray[Any]]
-    ) -> tuple[npt.NDArray[Any], bool, str | None]:
+    def replay(self, seeds: Sequence[int], actions: Sequence[Array]) -> tuple[Array, bool, str | None]:
         """Live through an episode again: the last observation, whether the episode ended, what went wrong.
 
         Every sub-environment is called with the lists for all and picks its own, as vector environments pass
@@ -176,7 +176,7 @@ class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
             return None
         return f"returned an observation whose entry {bad[0]} is {values[bad[0]]}, which is not finite"
 
-    def _no_observation(self) -> npt.NDArray[Any]:
+    def _no_observation(self) -> Array:
         return np.zeros(self._obs_shape or (), dtype=self.observation_space.dtype)
 
 
@@ -231,8 +231,8 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         self._truncated = np.zeros(self.num_envs, dtype=np.bool_)
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+        self, *, seed: int | Sequence[int | None] | None = None, options: Infos | None = None
+    ) -> tuple[Array, Infos]:
         """Reset all, or those where `options["reset_mask"]` is set, each with its own entry of `seed`."""
         seeds = seed if isinstance(seed, Sequence) else [seed] * self.num_envs
         mask = options["reset_mask"] if options else np.ones(self.num_envs, dtype=np.bool_)
@@ -245,10 +245,8 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         return self._obs, self._as_infos(faults)
 
     def step(
-        self, actions: npt.NDArray[Any]
-    ) -> tuple[
-        npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]
-    ]:
+        self, actions: Array
+    ) -> tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]:
         """Step all; none may be finished."""
         obs, rewards, terminated, truncated = self._obs, self._rewards, self._terminated, self._truncated
         faults: dict[int, str] = {}
@@ -266,5 +264,5 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         for env in self.envs:
             env.close()
 
-    def _as_infos(self, faults: Mapping[int, str]) -> dict[str, Any]:
+    def _as_infos(self, faults: Mapping[int, str]) -> Infos:
         return {FAULT: [faults.get(index) for index in range(self.num_envs)]} if faults else {}

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.extras import install_hint
+from rl_training.core.plain import State
 from rl_training.runtime.signals import orderly_stop
 from rl_training.sweeps.plan import Task
 
 POLL_SECONDS = 0.5
 KNOCK_SECONDS = 5.0
-QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+QUIET: State = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def run_on_ray(
@@ -58,9 +60,9 @@ def perform_text(task: str) -> None:
         raise RuntimeError(str(problem)) from None  # plain text survives the way back to the driver
 
 
-def _connected_ray(address: str | None) -> Any:
+def _connected_ray(address: str | None) -> ModuleType:
     try:
-        import ray
+        ray = import_module("ray")
     except ImportError:
         raise ConfigError(f"backend ray needs the ray package: {install_hint('sweep')}") from None
     try:

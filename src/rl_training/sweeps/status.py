@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rl_training.core.checkpoints import newest_checkpoint
 from rl_training.core.config_files import load_config
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.json_text import parse_json
 from rl_training.core.places import CHECKPOINT_FOLDER
+from rl_training.core.plain import Facts
 from rl_training.core.train_config import TrainConfig
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
@@ -68,14 +69,14 @@ def refuse_foreign(run_dir: Path, config: TrainConfig) -> None:
         )
 
 
-def _resolved(config: TrainConfig) -> dict[str, Any]:
+def _resolved(config: TrainConfig) -> dict[str, object]:
     values = config.to_dict()
     settings = config.run_config().to_dict()
     del values["output_dir"], values["algo_kwargs"]  # a sweep's directory may be moved
     return values | {f"algo_kwargs.{name}": value for name, value in settings.items()}
 
 
-def _differences(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+def _differences(left: dict[str, object], right: dict[str, object]) -> list[str]:
     return [name for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)]
 
 
@@ -85,7 +86,7 @@ def _progress(run_dir: Path) -> tuple[int, float | None]:
     return max((row["step"] for row in rows), default=0), returns[-1] if returns else None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Facts:
     """An object, or an empty one where the file is missing or unreadable."""
     try:
         value = parse_json(path.read_text(encoding="utf-8"))
@@ -94,9 +95,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def final_metrics(run_dir: Path) -> dict[str, Any]:
+def final_metrics(run_dir: Path) -> dict[str, object]:
     """The numbers a finished run ended with; none of a run that is not done."""
     if run_status(run_dir).state != "done":
         return {}
-    metrics: dict[str, Any] = _read_json(run_dir / SUMMARY_FILE).get("metrics", {})
-    return metrics
+    return dict(_read_json(run_dir / SUMMARY_FILE).get("metrics", {}))

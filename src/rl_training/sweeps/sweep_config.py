@@ -24,9 +24,9 @@ from rl_training.experiment.runs import directory_name
 class SweepConfig(ConfigModel):
     """Every variant with every point of the grid, and each of these with every seed."""
 
-    base: str | dict[str, Any] = setting(..., "config that all runs start from: its name, file or mapping")
+    base: str | dict[str, object] = setting(..., "config that all runs start from: name, file or mapping")
     grid: dict[str, Any] = setting({}, "for each key a list of values; all combinations are run")
-    variants: tuple[dict[str, Any], ...] = setting((), "list of overrides, each a mapping; `name` names it")
+    variants: tuple[dict[str, object], ...] = setting((), "overrides, each a mapping; `name` names it")
     seeds: tuple[int, ...] = setting((0,), "seeds of every configuration", ge=0)
     output_dir: str | None = setting(None, "directory of the sweep; null = runs/ and the name of the file")
     stack: Literal["auto"] | bool = setting(
@@ -42,7 +42,7 @@ class SweepConfig(ConfigModel):
         return value
 
     @classmethod
-    def further_mistakes(cls, values: Mapping[str, Any]) -> list[str]:
+    def further_mistakes(cls, values: Mapping[str, object]) -> list[str]:
         grid = values.get("grid", {})
         if not isinstance(grid, Mapping):
             return []
@@ -58,7 +58,7 @@ def load_sweep_config(source: str | os.PathLike[str]) -> SweepConfig:
     return SweepConfig.build(read_study(source, "sweep"))
 
 
-def read_study(source: str | os.PathLike[str], kind: str) -> dict[str, Any]:
+def read_study(source: str | os.PathLike[str], kind: str) -> dict[str, object]:
     """The mapping in a YAML file, or in a packaged one of this kind (`sweep` or `tune`)."""
     path, name = Path(source), os.fspath(source).removesuffix(".yaml")
     folder = files("rl_training") / "assets" / f"{kind}s"
@@ -95,7 +95,7 @@ def expand(sweep: SweepConfig) -> dict[str, TrainConfig]:
     return found
 
 
-def apply_overrides(base: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def apply_overrides(base: str | Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
     """The base config with dotted keys replaced; the override `base` takes another config instead."""
     chosen = overrides.get("base", base)
     values = deepcopy(dict(chosen)) if isinstance(chosen, Mapping) else load_config(str(chosen)).to_dict()
@@ -111,7 +111,7 @@ def apply_overrides(base: str | Mapping[str, Any], overrides: Mapping[str, Any])
     return values
 
 
-def _combinations(sweep: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+def _combinations(sweep: SweepConfig) -> Iterator[tuple[str, dict[str, object]]]:
     """Names and overrides; a key that has one value only does not appear in a name."""
     telling = [key for key, choices in sweep.grid.items() if len(choices) > 1]
     for variant in sweep.variants or ({},):
@@ -125,7 +125,7 @@ def _combinations(sweep: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
             yield directory_name(*(parts or ["base"])), {**own, **overrides}
 
 
-def _label(key: str, value: Any) -> str:
+def _label(key: str, value: object) -> str:
     """`gamma=0.98`; an algorithm or a base config speaks for itself."""
     text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return text if key in ("algo", "base") else f"{key.rpartition('.')[2]}={text}"

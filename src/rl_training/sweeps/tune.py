@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_training.core.atomic import write_text_atomic
 from rl_training.core.config_files import config_to_yaml
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.extras import install_hint
+from rl_training.core.plain import Facts, Numbers, State
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.experiment.claims import claim
 from rl_training.experiment.runs import directory_name
@@ -45,7 +46,7 @@ class TuneResult:
     output_dir: Path
     states: Mapping[str, int]
     best_value: float | None
-    best_params: Mapping[str, Any]
+    best_params: Facts
     signal: int | None = None
 
 
@@ -123,7 +124,7 @@ class Search:
         write_text_atomic(self.folder / BEST_FILE, config_to_yaml(config))
         return TuneResult(self.folder, counts, best.value, overrides, stopped)
 
-    def _task(self, number: int, params: Mapping[str, Any]) -> Task:
+    def _task(self, number: int, params: Facts) -> Task:
         folder = self.folder / f"trial-{number}"
         values = apply_overrides(self.settings.base, self._overrides(params))
         config: TrainConfig = parse_config({**values, "output_dir": str(folder), "seeds": None})
@@ -131,7 +132,7 @@ class Search:
         self.numbers[name] = number
         return Task((SweepRun(name, config, folder / directory_name(run_name(config))),))
 
-    def _overrides(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def _overrides(self, params: Facts) -> State:
         """What Optuna stored, as config values."""
         known = self.settings.parameters
         missing = params.keys() ^ known.keys()
@@ -152,7 +153,7 @@ class PruneByEvaluation(Callback):
     def __init__(self, study: optuna.Study, trial: optuna.Trial, metric: str, prune: bool) -> None:
         self.study, self.trial, self.metric, self.prune = study, trial, metric, prune
 
-    def on_eval_end(self, run: Run, metrics: dict[str, Any], scheduled: bool) -> None:
+    def on_eval_end(self, run: Run, metrics: Numbers, scheduled: bool) -> None:
         value = metrics.get(self.metric)
         if value is None or not scheduled:
             return

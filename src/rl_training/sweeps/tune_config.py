@@ -52,8 +52,8 @@ class Parameter(ConfigModel):
 class TuneConfig(ConfigModel):
     """What is searched: trials of one run each, proposed by what earlier ones showed."""
 
-    base: str | dict[str, Any] = setting(..., "config that all trials start from: its name, file or mapping")
-    space: dict[str, Any] = setting(..., "for each key its range {low, high, log, step} or its {choices}")
+    base: str | dict[str, object] = setting(..., "config that all trials start from: name, file or mapping")
+    space: dict[str, object] = setting(..., "for each key its range {low, high, log, step} or its {choices}")
     trials: int = setting(20, "trials in all, over all calls", ge=1)
     metric: str = setting("eval_return_mean", "final metric that is compared")
     mode: Literal["max", "min"] = setting("max", "whether more or less of the metric is better")
@@ -63,7 +63,7 @@ class TuneConfig(ConfigModel):
     output_dir: str | None = setting(None, "directory of the search; null = runs/ and the name of the file")
 
     @classmethod
-    def further_mistakes(cls, values: Mapping[str, Any]) -> list[str]:
+    def further_mistakes(cls, values: Mapping[str, object]) -> list[str]:
         space, base = values.get("space"), values.get("base")
         if not isinstance(space, Mapping):
             return []
@@ -96,7 +96,7 @@ def parse_parameter(key: str, given: Any) -> Parameter:
     return Parameter.build(given, where=f"space.{key}")
 
 
-def _mistakes_with(base: str | Mapping[str, Any], key: str, value: Any) -> list[str]:
+def _mistakes_with(base: str | Mapping[str, object], key: str, value: object) -> list[str]:
     """A value the algorithm would refuse is found before the first trial, not in the tenth."""
     try:
         parse_config(apply_overrides(base, {key: value}))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rl_training.core.plain import Numbers, State
 
 if TYPE_CHECKING:
     from rl_training.algorithms.results import UpdateResult
@@ -27,7 +29,7 @@ class Callback:
     def on_step_end(self, run: Run) -> None:
         """After a step and the updates that belong to it; the run's state is consistent here."""
 
-    def on_eval_end(self, run: Run, metrics: dict[str, Any], scheduled: bool) -> None:
+    def on_eval_end(self, run: Run, metrics: Numbers, scheduled: bool) -> None:
         """After an evaluation; `scheduled` is false for the one that only closes a run."""
 
     def on_train_end(self, run: Run) -> None:
@@ -36,11 +38,11 @@ class Callback:
     def close(self, run: Run) -> None:
         """Always called once at the very end, also when the run failed."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """What must survive a resume."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` gave."""
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rl_training.config.run_fields import EarlyStoppingConfig
+from rl_training.core.plain import Numbers, State
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.runtime.callbacks.base import Callback, Interval
 from rl_training.runtime.evaluation import EvalResult
 from rl_training.runtime.run import Run
 
-NO_EVALUATION: dict[str, Any] = {"eval_return_mean": None, "eval_return_std": None, "eval_episodes": 0}
+NO_EVALUATION: Numbers = {"eval_return_mean": None, "eval_return_std": None, "eval_episodes": 0}
 
 
-def eval_metrics(result: EvalResult, reference: ReferenceReturns | None) -> dict[str, Any]:
+def eval_metrics(result: EvalResult, reference: ReferenceReturns | None) -> Numbers:
     """The numbers reported of an evaluation; a normalised score where its reference is known."""
     score = {} if reference is None else reference.score_metrics(result.return_mean)
     return score | {
@@ -62,10 +61,10 @@ class Evaluation(Callback):
         run.results |= metrics
         run.emit("on_eval_end", metrics, scheduled)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"evaluated_step": self.evaluated_step, "scheduled_step": self.scheduled_step}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.evaluated_step = state["evaluated_step"]
         self.scheduled_step = state.get("scheduled_step", -1)
 
@@ -78,7 +77,7 @@ class EarlyStopping(Callback):
         self.best: float | None = None
         self.waited = 0
 
-    def on_eval_end(self, run: Run, metrics: dict[str, Any], scheduled: bool) -> None:
+    def on_eval_end(self, run: Run, metrics: Numbers, scheduled: bool) -> None:
         # Only scheduled ones count: a run that was stopped and resumed must decide as one that was not.
         value = metrics.get(self.rule.metric)
         if value is None or not scheduled:
@@ -93,8 +92,8 @@ class EarlyStopping(Callback):
         if self.waited >= self.rule.patience:
             run.request_stop(f"{self.rule.metric} did not improve for {self.waited} evaluations")
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"best": self.best, "waited": self.waited}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.best, self.waited = state["best"], state["waited"]

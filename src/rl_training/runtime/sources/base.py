@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from rl_training.algorithms.learner import Learner
 from rl_training.core.errors import ConfigError
+from rl_training.core.plain import Facts, State
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import Transform
 from rl_training.data.data_info import ReferenceReturns
@@ -21,11 +22,11 @@ class RunSource(Protocol):
     observation_steps: Sequence[Transform]
     reference: ReferenceReturns | None
     rows: int | None
-    summary: Mapping[str, Any]
+    summary: Facts
     evaluators: Sequence[Evaluator]
     """what is measured on rows that were held out of training"""
 
-    def phases(self, learner: Learner, state: dict[str, Any] | None) -> list[Phase]: ...
+    def phases(self, learner: Learner, state: State | None) -> list[Phase]: ...
 
 
 def check_env_fits(env: str, found: Spaces, known: Spaces, what: str) -> None:

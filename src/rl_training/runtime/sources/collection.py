@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ import torch
 from rl_training.algorithms.learner import Learner
 from rl_training.config.run_fields import CollectionFields
 from rl_training.core.errors import CheckpointError, EnvironmentProblem
+from rl_training.core.plain import State
 from rl_training.core.spaces import FloatArray
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.train_config import TrainConfig
@@ -96,16 +96,16 @@ class OnlineCollection:
         finished, self.episodes[seed] = self.episodes[seed], []
         return finished
 
-    def state_dict(self, member: int | None, *, with_replay: bool) -> dict[str, Any]:
+    def state_dict(self, member: int | None, *, with_replay: bool) -> State:
         seed = member or 0
-        state: dict[str, Any] = {
+        state: State = {
             "collector": self.collectors[seed].state_dict(),
             "exploration": self.exploration.stream.member(seed),
             "unlogged_episodes": [[episode.ret, episode.length] for episode in self.episodes[seed]],
         }
         return state | ({"replay": self.rows.state_dict(member)} if with_replay else {})
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from the checkpoint of a single seed."""
         if "replay" not in state:
             raise CheckpointError(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rl_training.algorithms.learner import Learner
 from rl_training.core.errors import CheckpointError, UserError
+from rl_training.core.plain import State
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.runtime.collector import FinishedEpisode, Steps
 from rl_training.runtime.sources.collection import Exploration
@@ -92,15 +92,15 @@ class LiveCollection:
         finished, self.episodes = self.episodes, []
         return finished
 
-    def state_dict(self, member: int | None, *, with_replay: bool) -> dict[str, Any]:
-        state: dict[str, Any] = {
+    def state_dict(self, member: int | None, *, with_replay: bool) -> State:
+        state: State = {
             "collector": {"return": self.current.ret, "length": self.current.length},
             "exploration": self.exploration.stream.state_dict(),
             "unlogged_episodes": [[episode.ret, episode.length] for episode in self.episodes],
         }
         return state | ({"replay": self.rows.state_dict(member)} if with_replay else {})
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if "replay" not in state:
             raise CheckpointError(
                 "this checkpoint holds no replay rows (only a run's newest one does); go on from the newest"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from torch import Tensor
 from rl_training.algorithms.learner import Learner
 from rl_training.config.data_fields import OfflineFields
 from rl_training.core.errors import DataError
+from rl_training.core.plain import Facts, State
 from rl_training.core.train_config import TrainConfig
 from rl_training.core.transforms import ObservationNormalizer, RewardTransform, Transform
 from rl_training.data.data_info import ReferenceReturns
@@ -48,7 +48,7 @@ class OfflineSource:
         *,
         env: EnvLike | None = None,
         dataset: TransitionDataset | None = None,
-        saved: Mapping[str, Any] | None = None,
+        saved: Facts | None = None,
         keep_logged: bool = False,
     ) -> None:
         self.configs, self.settings, self.env = configs, settings, env
@@ -70,19 +70,19 @@ class OfflineSource:
         self.rewards = prepared.reward_transform
         self.observation_steps = steps_of(prepared.normalizer)
         self.reference = prepared.reference
-        self.summary: Mapping[str, Any] = prepared.summary
+        self.summary: Facts = prepared.summary
         self.rows: int | None = len(prepared.dataset)
         self.evaluators = held_out_evaluators(prepared, settings.batch_size)
         if env is not None and configs[0].online_timesteps and prepared.dataset.info.spaces is not None:
             check_env_fits(str(env), self.spaces, prepared.dataset.info.spaces, "the data")
 
-    def _has_left_the_data(self, saved: Mapping[str, Any]) -> bool:
+    def _has_left_the_data(self, saved: Facts) -> bool:
         """Whether all that is left of the run is an online phase without the data."""
         counters, config = saved["counters"], self.configs[0]
         over = counters["phase"] > 0 or counters["phase_step"] >= config.total_timesteps
         return over and config.online_timesteps > 0 and self.settings.offline_data == "drop"
 
-    def _take_over(self, saved: Mapping[str, Any], fitted: Fitted) -> None:
+    def _take_over(self, saved: Facts, fitted: Fitted) -> None:
         """Everything that was found in the data, from the checkpoint."""
         reference = saved["reference"]
         self.spaces, self.rewards = fitted.spaces, fitted.reward_transform
@@ -91,7 +91,7 @@ class OfflineSource:
         self.summary = saved["dataset"]
         self.rows = saved["dataset"].get("rows")
 
-    def phases(self, learner: Learner, state: dict[str, Any] | None) -> list[Phase]:
+    def phases(self, learner: Learner, state: State | None) -> list[Phase]:
         config, settings = self.configs[0], self.settings
         if not config.online_timesteps:
             return [self.offline_phase(learner.device)]
@@ -109,7 +109,7 @@ class OfflineSource:
         )
 
     def online_phases(
-        self, learner: Learner, collection: Collection, rows: RowStore, state: dict[str, Any] | None
+        self, learner: Learner, collection: Collection, rows: RowStore, state: State | None
     ) -> list[Phase]:
         """Steps of the trained policy without updates, then steps and updates together."""
         settings = self.settings
@@ -179,7 +179,7 @@ def steps_of(normalizer: ObservationNormalizer | None) -> Sequence[Transform]:
     return () if normalizer is None else (normalizer,)
 
 
-def fitted_of_state(saved: Mapping[str, Any]) -> Fitted | None:
+def fitted_of_state(saved: Facts) -> Fitted | None:
     """What a checkpoint knows of its data; one of a version that did not write it down knows nothing."""
     rewards = saved["dataset"].get("reward_transform")
     if rewards is None:

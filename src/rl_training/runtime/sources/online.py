@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any
 
 from rl_training.algorithms.learner import Learner
 from rl_training.config.data_fields import OnlineDataFields
@@ -12,6 +11,7 @@ from rl_training.config.data_kinds import NO_DATA
 from rl_training.config.run_fields import OnlineFields, RewardFields, ShareFields
 from rl_training.config.wording import shown
 from rl_training.core.errors import ConfigError
+from rl_training.core.plain import Facts, State
 from rl_training.core.train_config import TrainConfig
 from rl_training.core.transforms import Transform, reward_transform
 from rl_training.data.offline_dataset import TransitionDataset
@@ -33,7 +33,7 @@ class OnlineSource:
 
     rows: int | None = None
     observation_steps: Sequence[Transform] = ()
-    summary: Mapping[str, Any] = MappingProxyType({})
+    summary: Facts = MappingProxyType({})
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class OnlineSource:
         env: EnvLike,
         *,
         dataset: TransitionDataset | None = None,
-        saved: Mapping[str, Any] | None = None,
+        saved: Facts | None = None,
     ) -> None:
         self.configs, self.settings, self.env = configs, settings, env
         self.data: TransitionDataset | None = None
@@ -56,7 +56,7 @@ class OnlineSource:
         else:
             refuse_data_settings(settings)
 
-    def _add_data(self, dataset: TransitionDataset | None, saved: Mapping[str, Any] | None) -> None:
+    def _add_data(self, dataset: TransitionDataset | None, saved: Facts | None) -> None:
         config, settings = self.configs[0], self.settings
         if not isinstance(settings, OnlineDataFields):
             raise ConfigError(f"dataset must be none: {config.algo} learns online, from its environment")
@@ -74,7 +74,7 @@ class OnlineSource:
         self.reference, self.summary = prepared.reference, prepared.summary
         self.evaluators = held_out_evaluators(prepared, settings.batch_size)
 
-    def phases(self, learner: Learner, state: dict[str, Any] | None) -> list[Phase]:
+    def phases(self, learner: Learner, state: State | None) -> list[Phase]:
         settings, device = self.settings, learner.device
         spaces, seeds = self.spaces, [config.seed for config in self.configs]
         rows = StepRows(settings.buffer_capacity, spaces, len(seeds), device)

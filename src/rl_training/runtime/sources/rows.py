@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_training.core.plain import Array, Facts, State
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.core.transforms import RewardTransform, Transform
 from rl_training.data.offline_dataset import STANDARD_FIELDS
@@ -18,7 +19,7 @@ from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.returns import returns_to_go
 from rl_training.runtime.collector import Steps
 
-Columns = dict[str, npt.NDArray[Any]]
+Columns = dict[str, Array]
 RETURNS = "returns_to_go"
 
 
@@ -105,9 +106,9 @@ class RowStore(Protocol):
     def parts(self) -> Sequence[Rows]:
         """One part for all seeds, or one part per seed where they hold unequally many rows."""
 
-    def state_dict(self, member: int | None) -> dict[str, Any]: ...
+    def state_dict(self, member: int | None) -> State: ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: Facts) -> None: ...
 
     def keep(self, members: Sequence[int]) -> None: ...
 
@@ -153,10 +154,10 @@ class StepRows:
     def parts(self) -> Sequence[Rows]:
         return [self.buffer]
 
-    def state_dict(self, member: int | None) -> dict[str, Any]:
+    def state_dict(self, member: int | None) -> State:
         return self.buffer.state_dict(member)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Facts) -> None:
         self.buffer.load_state_dict(state)
 
     def keep(self, members: Sequence[int]) -> None:
@@ -216,12 +217,12 @@ class EpisodeRows:
     def parts(self) -> Sequence[Rows]:
         return self.buffers
 
-    def state_dict(self, member: int | None) -> dict[str, Any]:
+    def state_dict(self, member: int | None) -> State:
         seed = member or 0
         episodes = {str(env): joined(rows) for env, rows in enumerate(self.open[seed]) if rows}
         return {**self.buffers[seed].state_dict(), "open": episodes}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Facts) -> None:
         self.buffers[0].load_state_dict(state)
         for env, rows in state["open"].items():
             count = len(rows["rewards"])

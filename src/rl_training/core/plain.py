@@ -1,0 +1,20 @@
+"""Names for data without a class of its own: what is written to files and read back, and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+State = dict[str, Any]
+"""What a part saves: numbers, text, arrays, tensors, and lists and mappings of them. It reads it itself."""
+
+Facts = Mapping[str, Any]
+"""The same, or parsed JSON or YAML, to read only; whoever relies on an entry has checked it before."""
+
+Array = npt.NDArray[Any]
+"""An array whose type of numbers does not matter."""
+
+Numbers = dict[str, float | None]
+"""What an evaluation found; none where it could not be found."""
