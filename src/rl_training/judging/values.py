@@ -86,11 +86,11 @@ def fit_values(
     keeping: Keeping | None = None,
 ) -> FittedValues:
     """Train one stack of ensembles and read everything off it that a judgement needs."""
-    here = _stacked(log, [*(each.here for each in policies), log.actions])
-    there = _stacked(log, [*(each.there for each in policies), log.next_actions])
+    here = stacked_actions(log, [*(each.here for each in policies), log.actions])
+    there = stacked_actions(log, [*(each.there for each in policies), log.next_actions])
     usable = torch.ones(len(policies) + 1, len(log))
     usable[-1] = torch.from_numpy(log.has_successor.astype(np.float32))
-    learner = stack_learners([_learner(log, config) for _ in range(len(policies) + 1)])
+    learner = stack_learners([new_learner(log, config) for _ in range(len(policies) + 1)])
     assert isinstance(learner, FQE)
     updates = updates_needed(config, log)
     memory: dict[str, list[Any]] = {"updates": [], "values": []}
@@ -149,7 +149,7 @@ def first_values(learner: FQE, log: JudgedLog, here: Tensor) -> Float64Array:
     return log.reward_scale.values((weights * q).sum(-1) / weights.sum(-1))
 
 
-def _learner(log: JudgedLog, config: JudgeConfig) -> FQE:
+def new_learner(log: JudgedLog, config: JudgeConfig) -> FQE:
     model = ValueModel(
         log.obs.shape[1],
         log.actions.shape[1],
@@ -173,7 +173,7 @@ def _learner(log: JudgedLog, config: JudgeConfig) -> FQE:
     )
 
 
-def _stacked(log: JudgedLog, actions: Sequence[FloatArray]) -> Tensor:
+def stacked_actions(log: JudgedLog, actions: Sequence[FloatArray]) -> Tensor:
     return torch.from_numpy(np.stack([log.action_scale.apply(each) for each in actions]))
 
 
