@@ -64,7 +64,8 @@ def judged(paths: dict[str, Path], log: TransitionDataset, file: Path, seed: int
         known: dict[str, Any] = json.loads(file.read_text())
         return known
     policies = {name: open_policy(path) for name, path in paths.items()}
-    result = judge(policies, log, gamma=GAMMA, seed=seed, importance=False)
+    kept = file.with_suffix(".fits")
+    result = judge(policies, log, gamma=GAMMA, seed=seed, importance=False, checkpoints=kept)
     found = {
         "order": [each.name for each in result.ranking()],
         "tied": [each.name for each in result.ties()],

@@ -4,7 +4,8 @@
 
 For each data set and seed, about a dozen policies of known worth (`judge_policies.py`) are judged by the log
 alone and compared with 100 episodes each in the environment. Policies, true values and judgements are kept
-in the output directory, so the command can be stopped and repeated; `--table` only prints what is there.
+in the output directory, so the command can be stopped and repeated (fits go on in their middle); `--table`
+only prints what is there.
 
 Columns: Spearman rank correlation of estimated and true values; regret of the first choice and of the best
 of the first three; mean absolute error (all three as shares of best minus worst); share of 90 % intervals
@@ -50,7 +51,8 @@ def judged(data_set: DataSet, options: argparse.Namespace, seed: int) -> dict[st
     policies, truth = truth_of(data_set, options.data, folder, seed)
     data = load_transition_dataset("hdf5", dataset_path=options.data / data_set.file)
     settings = json.loads(options.settings)
-    told = judge(policies, data, gamma=GAMMA, seed=seed, **settings).to_dict()
+    kept = folder / f"fits{options.suffix}-s{seed}"
+    told = judge(policies, data, gamma=GAMMA, seed=seed, checkpoints=kept, **settings).to_dict()
     for policy in told["policies"]:
         del policy["evidence"]
         policy["truth"] = truth[policy["name"]]

@@ -164,5 +164,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
             ask(tmp_path, stop)
     assert ask(tmp_path) == whole
     assert told[:2] == [("values", 200), ("dynamics", 50)]
+    ask(tmp_path, confidence=0.5)
+    assert told[0] == ("values", 200)
     ask(tmp_path, seed=1)
     assert told[0] == ("values", 0)

@@ -33,6 +33,12 @@ STEPS_PER_SAVE = 10
 WORTHWHILE = 250_000
 """Networks x updates from which compiling (20 to 30 s) pays."""
 
+FITS_DEPEND_ON = frozenset(
+    {"gamma", "seed", "members", "hidden_sizes", "batch_size", "learning_rate", "tau", "updates", "compile"}
+    | {"model_members", "model_hidden_sizes", "model_updates"}
+)
+"""Settings without which a kept fit is another one; limits and confidence are applied afterwards."""
+
 Told = Callable[[str, int, int], None]
 """(what is being fitted, updates done, updates in all)"""
 
@@ -56,8 +62,9 @@ class Keeping:
 
 
 def judgement_key(config: JudgeConfig, arrays: Iterable[npt.NDArray[Any]]) -> str:
-    """One text for the same settings, log and policies; another for any others."""
-    digest = hashlib.sha256(json.dumps(config.to_dict(), sort_keys=True).encode())
+    """One text for the same settings of fits, log and policies; another for any others."""
+    settings = {name: value for name, value in config.to_dict().items() if name in FITS_DEPEND_ON}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for values in arrays:
         digest.update(str(values.shape).encode() + values.tobytes())
     return digest.hexdigest()
