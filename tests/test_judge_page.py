@@ -10,7 +10,8 @@ import pytest
 
 from judging_problems import Proportional, lqr_log
 from rl_training.cli import main
-from rl_training.cli.judge import parsed_settings, unique_names
+from rl_training.cli.judge import parsed_settings, read_data, unique_names
+from rl_training.core.checkpoints import save_checkpoint
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.judging import Judgement, judge
 from rl_training.report.judge_page import write_judge_page
@@ -123,6 +124,18 @@ def test_the_command_judges_files_of_every_kind(tmp_path: Path, capsys: pytest.C
     assert "Cannot be judged" in page.read_text()
 
 
+def test_the_critic_of_a_checkpoint_is_shown(tmp_path: Path) -> None:
+    """At the discount that it was trained with; exported policies have none."""
+    settings = [f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()]
+    files = [str(FIXTURES / name) for name in ("td3_bc.safetensors", "td3_bc_policy.safetensors")]
+    page, numbers = tmp_path / "judge.html", tmp_path / "judge.json"
+    data = ["--data", str(write_log(tmp_path / "log.npz", 3)), "--gamma", "0.99"]
+    assert main(["judge", *files, *data, "--out", str(page), "--json", str(numbers), *settings]) == 0
+    checks = [set(policy["checks"]) for policy in json.loads(numbers.read_text())["policies"]]
+    assert ["critic" in each for each in checks] == [True, False]
+    assert page.read_text().count("<figcaption>The critic it was trained with</figcaption>") == 1
+
+
 def test_a_policy_for_something_else_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policy, data = FIXTURES / "sac_policy.safetensors", write_log(tmp_path / "log.npz", 4)
     assert main(["judge", str(policy), "--data", str(data)]) == 2
@@ -138,3 +151,14 @@ def test_settings_are_yaml() -> None:
     assert parsed_settings(["members=4", "hidden_sizes=[16, 16]"]) == {"members": 4, "hidden_sizes": [16, 16]}
     with pytest.raises(ConfigError, match="--set must be NAME=VALUE"):
         parsed_settings(["members"])
+
+
+def test_a_table_is_read_as_the_run_read_it(tmp_path: Path) -> None:
+    rows = ["t,level,valve,score,run", *(f"{i},{i % 5},{i % 3},{-i},{i // 10}" for i in range(30))]
+    (tmp_path / "log.csv").write_text("\n".join(rows))
+    columns = {"observations": ["level"], "actions": ["valve"], "reward": "score", "episode": "run"}
+    config = {"algo_kwargs": {"columns": columns, "missing_values": "hold", "gamma": 0.9}}
+    save_checkpoint(tmp_path / "step_1.safetensors", {"algo": "td3_bc", "config": config})
+    found = read_data(str(tmp_path / "log.csv"), {}, [tmp_path / "step_1.safetensors"])
+    assert found.info.name_of("action", 0) == "valve"
+    assert found.obs.shape[1] == found.actions.shape[1] == 1

@@ -38,6 +38,9 @@ _FIELDS: dict[str, tuple[Any, str]] = {
     "csv_encoding": (str, "Encoding of text; detected if not given."),
 }
 
+TABLE_FIELDS = ("columns", *_FIELDS)
+"""What the options below stand for in a config."""
+
 
 def with_column_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the column options; it receives what was given as `fields`, ready for a config."""

@@ -64,10 +64,11 @@ def judged(
     from rl_training.judging.judge_policies import judge as judge_policies
     from rl_training.policies.predict_files import open_policy
 
-    opened = {name: open_policy(path) for name, path in unique_names(policies).items()}
-    log = read_data(data, fields)
+    named = unique_names(policies)
+    opened = {name: open_policy(path) for name, path in named.items()}
+    log, critics = read_data(data, fields, policies), critics_of(named)
     with Stages(quiet) as stages:
-        return judge_policies(opened, log, on_progress=stages.tell, **settings)
+        return judge_policies(opened, log, on_progress=stages.tell, critics=critics, **settings)
 
 
 def critics_of(paths: dict[str, Path]) -> dict[str, TrainedCritic]:
@@ -79,11 +80,28 @@ def critics_of(paths: dict[str, Path]) -> dict[str, TrainedCritic]:
     return {name: critic for name, critic in found.items() if critic is not None}
 
 
-def read_data(source: str, fields: dict[str, Any]) -> TransitionDataset:
-    """The one place where the log is opened."""
+def read_data(source: str, fields: dict[str, Any], policies: list[Path]) -> TransitionDataset:
+    """The log; a table is read with the columns of the first run that names some, unless others are given."""
+    from rl_training.cli.table_guess import TABLE_KINDS
     from rl_training.data.convert import read_place, source_place
 
-    return read_place(source_place(source), fields=fields).to_dataset()
+    place = source_place(source)
+    if place.kind in TABLE_KINDS and not fields:
+        fields = next((found for path in policies if (found := columns_of_run(path))), {})
+    return read_place(place, fields=fields).to_dataset()
+
+
+def columns_of_run(path: Path) -> dict[str, Any]:
+    """How a run or checkpoint read its own table; nothing for other data and for exported policies."""
+    from rl_training.cli.column_options import TABLE_FIELDS
+    from rl_training.core.checkpoints import read_header
+    from rl_training.policies.loading import is_policy_file
+
+    if is_policy_file(path):
+        return {}
+    settings = read_header(path).get("config", {}).get("algo_kwargs", {})
+    given = {name: settings[name] for name in TABLE_FIELDS if settings.get(name) is not None}
+    return given if any(given.get("columns", {}).values()) else {}
 
 
 def unique_names(paths: list[Path]) -> dict[str, Path]:

@@ -50,7 +50,8 @@ def trained_critic(path: str | Path) -> TrainedCritic | None:
     config = parse_config(state["config"])
     recipe, settings = get_recipe(config.algo), config.run_config().to_dict()
     clipped = settings.get("reward_clip") is not None
-    if not issubclass(recipe.model, CriticModel) or clipped or settings.get("reward_shift", 0.0):
+    changed = clipped or settings.get("reward_shift") or settings.get("normalize_reward")
+    if changed or not issubclass(recipe.model, CriticModel):
         return None
     policy = policy_of_state(state, source=path)
     model = recipe.model.from_config(
