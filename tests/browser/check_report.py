@@ -1,4 +1,5 @@
-"""Open a report in headless Chromium: no console error, no request, curves visible on desktop and phone.
+"""Open reports and a judgement in headless Chromium: no console error, no request, curves visible on desktop
+and phone, in light and dark.
 
     make test-browser
     PYTHONPATH=src:tests .venv/bin/python tests/browser/check_report.py --screenshots DIR [REPORT]
@@ -18,11 +19,15 @@ from typing import Any
 from chromium import Browser, NoBrowser, find_or_install
 
 from fake_runs import fake_run, fake_study
+from judging_problems import Proportional, lqr_log
+from rl_training.judging import judge
+from rl_training.report.judge_page import write_judge_page
 from rl_training.report.report import write_report
 
 WINDOWS = {"desktop": (1280, 900), "phone": (390, 844)}
 ATTACK = "<script>document.title='attacked'</script><img src=http://127.0.0.1:9/x onerror=console.error(1)>"
 CURVES = 3 + 3 + 1  # a learning curve and a profile of three configurations, the curve of the hostile run
+JUDGED_CURVES = 2 * (2 + 1)  # of two policies: values along time, of it and of the log, and while fitted
 SMALLEST_TEXT = 9.0
 
 MEASURE = """(() => {
@@ -109,6 +114,15 @@ def example_report(folder: Path) -> Path:
     return write_report([folder / "runs"], folder / "report.html", title=f"Report {ATTACK}")
 
 
+def example_judgement(folder: Path) -> Path:
+    """A judgement of two policies that does not take long, one of them with a hostile name."""
+    networks = {"hidden_sizes": (8, 8), "model_hidden_sizes": (8, 8), "members": 2, "model_members": 2}
+    updates = {"updates": 200, "model_updates": 50, "density_updates": 20, "rollout_starts": 10}
+    policies = {"steady": Proportional(0.7), ATTACK: Proportional(0.0)}
+    result = judge(policies, lqr_log(30, 10), gamma=0.9, **networks, **updates)
+    return write_judge_page(result, folder / "judgement.html")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -130,7 +144,9 @@ def main() -> int:
                 return int(check(browser, report, 1, options.screenshots) > 0)
             count = check(browser, report, CURVES, options.screenshots)
             single = write_report([folder / "runs" / "iql-0.7-s0"], folder / "one_run.html")
-            return int(count + check(browser, single, 1, options.screenshots) > 0)
+            count += check(browser, single, 1, options.screenshots)
+            judgement = example_judgement(folder)
+            return int(count + check(browser, judgement, JUDGED_CURVES, options.screenshots) > 0)
 
 
 if __name__ == "__main__":
