@@ -38,11 +38,10 @@ def compare(
     # The best evaluations say nothing more where they are the last ones.
     shown = 3 if result.best == result.last else 4
     print_table(header[:shown], [row[:shown] for row in rows])
-    if result.online:
-        sides = zip(*result.online.values(), strict=True)
-        shown_rows = [
-            (name, *(show(each if isinstance(each, Estimate) else estimate(each)) for each in values))
-            for name, values in zip(("A", "B", "A - B"), sides, strict=True)
-        ]
-        print_table(("going online", *result.online), shown_rows)
+    online = [
+        (name, show(estimate(first)), show(estimate(second)), show(change))
+        for name, (first, second, change) in result.online.items()
+    ]
+    if online:
+        print_table(("going online", "A", "B", "A - B"), online)
     typer.echo(result.verdict)

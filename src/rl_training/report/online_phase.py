@@ -23,8 +23,9 @@ COLUMNS = {
 _NOTE = (
     "Evaluations before the first online step, the lowest of the first 10,000 online steps and how far it "
     "lies below, the last, and the mean of the online phase; while learning: the episodes that were "
-    "collected, exploration included. Regret: 1 minus the mean normalised score as a share."
+    "collected, exploration included."
 )
+_REGRET_NOTE = " Regret: 1 minus the mean normalised score as a share."
 
 
 def online_values(run: RunRecord, metric: str) -> dict[str, float]:
@@ -56,7 +57,8 @@ def online_table(groups: Sequence[Group], metric: str, seed: int) -> Table:
         (group.label, str(len(group.runs)), *(_cell(found[group.label][name], seed) for name in shown))
         for group in phased
     )
-    return Table(f"Going online, {metric_title(metric)}", ("configuration", "runs", *shown), rows, _NOTE)
+    note = _NOTE + (_REGRET_NOTE if "regret" in shown else "")
+    return Table(f"Going online, {metric_title(metric)}", ("configuration", "runs", *shown), rows, note)
 
 
 def _cell(values: Sequence[float], seed: int) -> Cell:
