@@ -207,6 +207,19 @@ def test_a_rollout_returns_what_the_evaluation_says(
         assert rollout == pytest.approx(evaluated, rel=1e-5), suffix
 
 
+def test_an_exported_policy_is_evaluated_as_its_run_is(
+    runs: Callable[[str], TrainResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = runs("iql")
+    wanted = evaluate_checkpoint(result.run_dir, num_episodes=2)
+    for suffix in (".onnx", ".safetensors"):
+        file = export_checkpoint(result.run_dir, tmp_path / f"p{suffix}")
+        assert main(["evaluate", "-k", str(file), "-n", "2"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told == pytest.approx(wanted, rel=1e-5), suffix
+    assert told["global_step"] == 40
+
+
 def test_metadata_is_the_same_in_every_format(runs: Callable[[str], TrainResult], tmp_path: Path) -> None:
     result = runs("iql")
     files = {s: export_checkpoint(result.run_dir, tmp_path / f"p{s}") for s in SUFFIXES.values()}

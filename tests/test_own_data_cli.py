@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rl_training.cli import main
+from rl_training.cli.overrides import data_overrides
 from rl_training.core.config_files import load_config
 
 pytest.importorskip("pyarrow")
@@ -163,3 +164,11 @@ def test_convert_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     for name in one.fields:
         np.testing.assert_array_equal(one.store.whole(name).numpy(), two.store.whole(name).numpy(), name)
     assert two.info.observation_names == ("T_tank", "level")
+
+
+def test_a_packaged_config_takes_another_file_with_one_option(tmp_path: Path) -> None:
+    file = tmp_path / "mine.hdf5"
+    name, recipe = data_overrides("iql/locomotion", None, str(file), {}, None, None)
+    settings = load_config(name, recipe).algo_kwargs
+    assert (settings["dataset_path"], settings["dataset_kind"]) == (str(file), "auto")
+    assert settings["dataset_id"] is None and settings["beta"] == 3.0

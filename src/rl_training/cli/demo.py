@@ -22,6 +22,7 @@ CHANGES = [
     f"checkpoint_interval={SAVED_EVERY}",
     f"algo_kwargs.keep_checkpoints={STEPS // SAVED_EVERY}",
     f"algo_kwargs.gamma={GAMMA}",
+    "algo_kwargs.judge_at_end=false",  # the judge has the next step to itself
 ]
 
 

@@ -61,5 +61,5 @@ def data_overrides(
             "dataset_path": None,
         }
     elif data is not None:
-        recipe |= {"dataset_kind": "auto", "dataset_path": os.path.abspath(data)}
+        recipe |= {"dataset_kind": "auto", "dataset_path": os.path.abspath(data), "dataset_id": None}
     return config or OWN_DATA, [f"algo_kwargs.{name}={json.dumps(value)}" for name, value in recipe.items()]

@@ -14,7 +14,7 @@ from rl_training.config.run_fields import ControlFields
 from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.checkpoints import load_run_state, newest_checkpoint, resolve_checkpoint
 from rl_training.core.devices import choose_device
-from rl_training.core.errors import CheckpointError, ConfigError
+from rl_training.core.errors import CheckpointError, ConfigError, UserError
 from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.plain import Facts, State
 from rl_training.core.spaces import FloatArray
@@ -22,10 +22,13 @@ from rl_training.core.train_config import RunFields, TrainConfig, parse_config
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.experiment.run_options import RunOptions
 from rl_training.experiment.training import train
+from rl_training.policies.deployed import DeployedPolicy
+from rl_training.policies.loading import is_policy_file, load_policy
 from rl_training.policies.packing import missing_part
 from rl_training.policies.saved import NOT_FOR_ACTING, load_saved_policy, policy_of_state
 from rl_training.runtime.callbacks.evaluation import eval_metrics
 from rl_training.runtime.environments import EnvMaker, GivenEnv, Wrapper, env_maker
+from rl_training.runtime.evaluation import ActingPolicy
 from rl_training.runtime.run import TrainResult, evaluate_run_policy
 
 
@@ -37,9 +40,26 @@ def evaluate_checkpoint(
     env: GivenEnv | None = None,
     wrappers: Sequence[Wrapper] | None = None,
 ) -> State:
-    """Episodes with the saved policy in its environment, or in `env`; as many as the run's config says."""
-    state = load_run_state(path, skip=NOT_FOR_ACTING)
-    return evaluate_state(state, num_episodes=num_episodes, device=device, env=env, wrappers=wrappers)
+    """Episodes with the saved policy in its environment, or in `env`; as many as the run's config says.
+
+    An exported policy plays the same episodes as the run that it was exported from, on the processor.
+    """
+    exported = load_policy(path) if is_policy_file(Path(path)) else None
+    state = load_run_state(path, skip=NOT_FOR_ACTING) if exported is None else exported_state(exported, path)
+    return evaluate_state(
+        state, num_episodes=num_episodes, device=device, env=env, wrappers=wrappers, policy=exported
+    )
+
+
+def exported_state(policy: DeployedPolicy, path: str | Path) -> State:
+    """What an evaluation asks of a checkpoint, out of the metadata of an exported policy."""
+    try:
+        training = policy.metadata["training"]
+        counters = {name: int(training[name]) for name in ("global_step", "gradient_steps")}
+        found = {"config": training["config"], "reference": policy.metadata["reference_returns"]}
+    except (KeyError, TypeError, ValueError) as problem:
+        raise UserError(f"policy {path} is damaged: it does not say how it was trained") from problem
+    return {**found, "counters": counters, "in_python": ()}
 
 
 def evaluate_state(
@@ -49,14 +69,16 @@ def evaluate_state(
     device: str = "auto",
     env: GivenEnv | EnvMaker | None = None,
     wrappers: Sequence[Wrapper] | None = None,
+    policy: ActingPolicy | None = None,
 ) -> State:
+    """The same from a checkpoint that is open already; `policy` acts in place of the one in it."""
     config, settings = saved_fields(state)
     maker = environment_of_state(state, config, env, wrappers)
     if maker is None:
         raise ConfigError("env_id must be given to evaluate: this policy was trained without an environment")
     if num_episodes is not None and num_episodes < 1:
         raise ConfigError(f"num_episodes must be >= 1, got {num_episodes}")
-    policy = policy_of_state(state, choose_device(device))
+    policy = policy or policy_of_state(state, choose_device(device))
     episodes = num_episodes or max(1, config.eval_episodes)
     reference = state["reference"]
     result = evaluate_run_policy(policy, maker, config, settings, episodes)

@@ -22,7 +22,7 @@ from rl_training.policies.packing import pack_policy
 from rl_training.policies.policy import Policy
 from rl_training.runtime.collector import FinishedEpisode
 from rl_training.runtime.environments import EnvLike
-from rl_training.runtime.evaluation import EvalResult, evaluate_policy
+from rl_training.runtime.evaluation import ActingPolicy, EvalResult, evaluate_policy
 
 if TYPE_CHECKING:
     from rl_training.runtime.callbacks.base import Callback
@@ -207,7 +207,7 @@ class Run:
 
 
 def evaluate_run_policy(
-    policy: Policy,
+    policy: ActingPolicy,
     env: EnvLike,
     config: RunFields,
     settings: ControlFields,
