@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rl_training.cli import main
+from rl_training.core.feature_names import FeatureNames
 from rl_training.core.spaces import Spaces
 from rl_training.experiment.exporting import export_checkpoint
 from rl_training.experiment.workflows import predict_checkpoint
@@ -123,6 +124,7 @@ class Recorder:
     """A policy that notes how many rows it is given at a time."""
 
     spaces = Spaces(3, (-1.0, -1.0), (1.0, 1.0))
+    features = FeatureNames()
 
     def __init__(self) -> None:
         self.sizes: list[int] = []

@@ -9,6 +9,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from rl_training.core.errors import ConfigError
+
 _PANEL = "Columns of a table"
 
 
@@ -29,6 +31,7 @@ _NAMES = {
     "truncated": "Flag of rows where only the recording ended.",
     "behavior_logprobs": "Log-probability of the action under the logging policy.",
 }
+_UNITS = "Unit of a column, as NAME=UNIT; may be given several times."
 _FIELDS: dict[str, tuple[Any, str]] = {
     "missing_values": (str, "Empty cells: error, drop (the step) or hold (the last value)."),
     "max_gap": (float, "A longer time between two rows ends the episode."),
@@ -49,6 +52,7 @@ def with_column_options(command: Callable[..., None]) -> Callable[..., None]:
     added = {
         **{key: _option(_flag(key), help, list[str]) for key, (_, help) in _LISTS.items()},
         **{key: _option(_flag(key), help) for key, help in _NAMES.items()},
+        "unit": _option("--unit", _UNITS, list[str]),
         **{key: _option(_flag(key), help, kind) for key, (kind, help) in _FIELDS.items()},
     }
 
@@ -79,8 +83,17 @@ def table_fields(options: dict[str, Any]) -> dict[str, Any]:
         if options[key]
     }
     columns |= {key: options[key] for key in _NAMES if options[key] is not None}
+    if options["unit"]:
+        columns["units"] = dict(_named_unit(text) for text in options["unit"])
     fields = {key: options[key] for key in _FIELDS if options[key] is not None}
     return {**fields, "columns": columns} if columns else fields
+
+
+def _named_unit(text: str) -> tuple[str, str]:
+    name, sign, unit = text.partition("=")
+    if not (name and sign and unit):
+        raise ConfigError(f"--unit must be NAME=UNIT, such as T_tank=°C, got {text!r}")
+    return name, unit
 
 
 def _flag(key: str) -> str:

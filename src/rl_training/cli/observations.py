@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rl_training.config.wording import shown
 from rl_training.core.errors import UserError
 from rl_training.core.json_text import parse_json
+from rl_training.policies.observation_files import Chunk
 
 Array = NDArray[np.float64]
 
@@ -26,6 +27,15 @@ def read_observations(text: str | None, file: str | None) -> Array:
     if file == "-":
         return _checked(sys.stdin.read(), "standard input", _rows)
     return _from_file(Path(file))
+
+
+def chunks_by_name(file: str | None, names: Sequence[str]) -> Iterator[Chunk] | None:
+    """The observations of a table that has the policy's own columns; none where it is to be read by place."""
+    from rl_training.data.tables.named_rows import has_named_columns, named_rows
+
+    if file in (None, "-") or not has_named_columns(Path(str(file)), names):
+        return None
+    return (Chunk(rows, share) for rows, share in named_rows(Path(str(file)), names))
 
 
 def _from_file(path: Path) -> Array:

@@ -20,7 +20,8 @@ def predict(
         str | None,
         typer.Option(
             "--obs-file",
-            help="Observations, one per row: .npy, .csv or .json; - reads standard input. "
+            help="Observations, one per row: a table with the columns that the policy was trained on, in "
+            "any order and among others, or bare numbers in .npy, .csv or .json; - reads standard input. "
             "With --out also .npz and .parquet, of any size.",
         ),
     ] = None,
@@ -33,12 +34,16 @@ def predict(
     if out is not None:
         _predict_file(checkpoint, obs, obs_file, out)
         return
-    from rl_training.cli.observations import read_observations
+    from rl_training.cli.observations import chunks_by_name, read_observations
     from rl_training.cli.output import print_json
     from rl_training.policies.predict_files import open_policy
 
-    values = read_observations(obs, obs_file)
-    print_json(open_policy(checkpoint).predict(values).tolist())
+    policy = open_policy(checkpoint)
+    chunks = None if obs is not None else chunks_by_name(obs_file, policy.features.observations)
+    if chunks is None:
+        print_json(policy.predict(read_observations(obs, obs_file)).tolist())
+    else:
+        print_json([action for chunk in chunks for action in policy.predict(chunk.rows).tolist()])
 
 
 def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: Path) -> None:
@@ -46,6 +51,7 @@ def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+    from rl_training.cli.observations import chunks_by_name
     from rl_training.core.errors import UserError
     from rl_training.policies.predict_files import open_policy, predict_file
 
@@ -61,5 +67,6 @@ def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: 
         def show(rows: int, share: float) -> None:
             progress.update(task, completed=share, rows=rows)
 
-        rows = predict_file(policy, Path(obs_file), out, show)
+        chunks = chunks_by_name(obs_file, policy.features.observations)
+        rows = predict_file(policy, Path(obs_file), out, show, chunks)
     typer.echo(f"{out}: {rows} actions")

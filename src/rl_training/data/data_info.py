@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rl_training.core.errors import DataError, UserError
+from rl_training.core.feature_names import FeatureNames
 from rl_training.core.json_text import parse_json
 from rl_training.core.plain import Facts, State
 from rl_training.core.spaces import Spaces
@@ -59,11 +60,12 @@ class DataInfo:
 
     def name_of(self, kind: str, index: int) -> str:
         """What one observed or acted number is called: `T_tank (°C)`, or `observation 3`."""
-        names = self.observation_names if kind == "observation" else self.action_names
-        if names is None or not index < len(names):
-            return f"{kind} {index}"
-        unit = self.units.get(names[index])
-        return names[index] if unit is None else f"{names[index]} ({unit})"
+        return self.features.name_of(kind, index)
+
+    @property
+    def features(self) -> FeatureNames:
+        """Names and units, as they travel with a policy."""
+        return FeatureNames(self.observation_names or (), self.action_names or (), self.units)
 
     def to_dict(self) -> State:
         """What a file stores: everything but the name of the file it was read from."""

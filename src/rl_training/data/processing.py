@@ -25,6 +25,7 @@ from rl_training.core.transforms import (
 )
 from rl_training.data.action_units import action_scaling, check_dimensions
 from rl_training.data.data_info import ReferenceReturns
+from rl_training.data.data_summary import describe_parts
 from rl_training.data.derived_fields import DERIVATIONS, Discounting, check_needs, with_discounts
 from rl_training.data.disk_mix import disk_concatenation
 from rl_training.data.episode_transforms import best_episodes, split_episodes, with_n_step
@@ -90,7 +91,7 @@ def process_offline_dataset(
     parts = [check_dimensions(part, spaces) for part in parts]
     scaling = action_scaling(parts, settings, spaces)
     transform = _reward_transform(parts, settings) if fitted is None else fitted.reward_transform
-    summary = _describe(parts, transform)
+    summary = describe_parts(parts, transform)
     summary["fingerprint"] = fingerprint(parts, sampled=not settings.dataset_in_memory)
     steps = _PartSteps(settings, transform, gamma, needs)
     count = len(parts)
@@ -277,22 +278,3 @@ def _converted(
         ordered=dataset.ordered,
         info=replace(dataset.info, content_key=None),
     )
-
-
-def _describe(parts: Sequence[TransitionDataset], transform: RewardTransform) -> State:
-    """Facts about the recorded data, as plain numbers and texts."""
-    summary: State = {
-        "source": " + ".join(part.info.source for part in parts),
-        "transitions": sum(len(part) for part in parts),
-        "terminations": int(sum(float(part.dones.sum()) for part in parts)),
-        "reward_transform": transform.to_dict(),
-    }
-    if all(part.ordered and len(part) for part in parts):
-        returns = np.concatenate([part.episode_returns() for part in parts])
-        summary |= {
-            "episodes": len(returns),
-            "return_mean": float(returns.mean()),
-            "return_min": float(returns.min()),
-            "return_max": float(returns.max()),
-        }
-    return summary

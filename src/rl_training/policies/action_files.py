@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -22,28 +24,29 @@ Write = Callable[[FloatArray], None]
 
 
 @contextmanager
-def open_actions(path: Path, action_dim: int) -> Iterator[Write]:
-    """A function that takes actions `[n, action_dim]`; the file gets its name when the block ends well."""
+def open_actions(path: Path, names: Sequence[str]) -> Iterator[Write]:
+    """A function that takes actions, a column per name; the file gets its name when the block ends well."""
     if path.suffix not in WRITERS:
         raise UserError(f"--out must end in {', '.join(WRITERS)}, got {str(path)!r}")
     try:
-        with replace_file(path) as file, WRITERS[path.suffix](file, action_dim) as write:
+        with replace_file(path) as file, WRITERS[path.suffix](file, names) as write:
             yield write
     except OSError as problem:
         raise UserError(f"cannot write {path}: {reason(problem)}; name a place you can write to") from problem
 
 
 @contextmanager
-def write_csv(file: BinaryIO, action_dim: int) -> Iterator[Write]:
+def write_csv(file: BinaryIO, names: Sequence[str]) -> Iterator[Write]:
     """A line of names, then nine digits: enough to read back the same float32."""
-    file.write((",".join(names(action_dim)) + "\n").encode())
+    csv.writer(text := io.StringIO(), lineterminator="\n").writerow(names)
+    file.write(text.getvalue().encode())
     yield lambda actions: np.savetxt(file, actions, fmt="%.9g", delimiter=",")
 
 
 @contextmanager
-def write_npy(file: BinaryIO, action_dim: int) -> Iterator[Write]:
+def write_npy(file: BinaryIO, names: Sequence[str]) -> Iterator[Write]:
     """The header leaves room for any number of rows, so that the true number can be filled in at the end."""
-    rows = 0
+    rows, action_dim = 0, len(names)
     write_header(file, 0, action_dim)
 
     def write(actions: FloatArray) -> None:
@@ -57,10 +60,10 @@ def write_npy(file: BinaryIO, action_dim: int) -> Iterator[Write]:
 
 
 @contextmanager
-def write_npz(file: BinaryIO, action_dim: int) -> Iterator[Write]:
+def write_npz(file: BinaryIO, names: Sequence[str]) -> Iterator[Write]:
     """One array, `actions`. A packed header cannot be changed afterwards, so the rows wait beside it."""
     with tempfile.TemporaryFile(dir=Path(file.name).parent) as waiting:
-        with write_npy(waiting, action_dim) as write:
+        with write_npy(waiting, names) as write:
             yield write
         waiting.seek(0)
         with (
@@ -71,20 +74,21 @@ def write_npz(file: BinaryIO, action_dim: int) -> Iterator[Write]:
 
 
 @contextmanager
-def write_parquet(file: BinaryIO, action_dim: int) -> Iterator[Write]:
+def write_parquet(file: BinaryIO, names: Sequence[str]) -> Iterator[Write]:
     """One float32 column per action."""
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise UserError(f"a .parquet file needs pyarrow: {install_hint('parquet')}") from None
-    schema = arrow.schema([(name, arrow.float32()) for name in names(action_dim)])
+    schema = arrow.schema([(name, arrow.float32()) for name in names])
     with parquet.ParquetWriter(file, schema) as table:
         yield lambda actions: table.write_batch(
             arrow.record_batch([arrow.array(column) for column in actions.T], schema=schema)
         )
 
 
-def names(action_dim: int) -> list[str]:
+def numbered(action_dim: int) -> list[str]:
+    """Names of actions that have none."""
     return [f"action_{index}" for index in range(action_dim)]
 
 
@@ -97,7 +101,7 @@ def little_endian(actions: FloatArray) -> bytes:
     return actions.astype("<f4", copy=False).tobytes()
 
 
-WRITERS: dict[str, Callable[[BinaryIO, int], AbstractContextManager[Write]]] = {
+WRITERS: dict[str, Callable[[BinaryIO, Sequence[str]], AbstractContextManager[Write]]] = {
     ".csv": write_csv,
     ".npy": write_npy,
     ".npz": write_npz,

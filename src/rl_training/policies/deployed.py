@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import UserError
+from rl_training.core.feature_names import FeatureNames
 from rl_training.core.plain import Array, Facts
 from rl_training.core.spaces import FloatArray, Spaces
 
@@ -18,6 +19,7 @@ class DeployedPolicy(ABC):
     def __init__(self, metadata: Facts) -> None:
         self.metadata = dict(metadata)
         self.spaces = Spaces.from_dict(metadata["spaces"])
+        self.features = FeatureNames.from_dict(metadata.get("features"))
 
     def predict(self, obs: npt.ArrayLike) -> FloatArray:
         """The deterministic actions for one observation `(obs_dim,)` or a batch `(n, obs_dim)`."""

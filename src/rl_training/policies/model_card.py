@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from string import Template
 
+from rl_training.core.feature_names import FeatureNames
 from rl_training.core.plain import Facts
 from rl_training.policies.scores import SeedScore, mean_interval, student_interval
 from rl_training.policies.usage import CPP, LIBRARIES, PYTHON
@@ -23,7 +24,7 @@ $summary
 | action bounds | low $low, high $high |
 | inside the file | $inside |
 | head | $head |
-
+$features
 ## Scores
 
 $scores
@@ -91,6 +92,7 @@ def model_card(metadata: Facts, file_name: str, format: str, seeds: Sequence[See
         high=spaces["action_high"],
         inside=", ".join(inside),
         head=metadata["actor"]["draws"],
+        features=features_text(metadata),
         scores=scores_text(metadata, seeds),
         training=training_rows(metadata),
         limits=Template(LIMITS).substitute(SIMULATED if metadata["env_id"] else NEVER_TRIED),
@@ -99,6 +101,21 @@ def model_card(metadata: Facts, file_name: str, format: str, seeds: Sequence[See
         cpp=Template(CPP[format]).substitute(names),
         versions=", ".join(f"{name} {version}" for name, version in metadata["versions"].items()),
     )
+
+
+def features_text(metadata: Facts) -> str:
+    """The numbers by name, in the order in which they go in and come out; empty where nobody named them."""
+    features, spaces = FeatureNames.from_dict(metadata.get("features")), metadata["spaces"]
+    if not features:
+        return ""
+    rows = [(f"observation {i}", name, "") for i, name in enumerate(features.listed("observation"))]
+    bounds = list(zip(spaces["action_low"], spaces["action_high"], strict=True))
+    rows += [
+        (f"action {i}", name, f"{bounds[i][0]:g} to {bounds[i][1]:g}")
+        for i, name in enumerate(features.listed("action")[: len(bounds)])
+    ]
+    lines = [f"| {place} | {name.replace('|', '/')} | {bound} |" for place, name, bound in rows]
+    return "\n".join(["", "| place | name | bounds |", "|---|---|---|", *lines, ""])
 
 
 def scores_text(metadata: Facts, seeds: Sequence[SeedScore]) -> str:
@@ -151,7 +168,11 @@ def training_rows(metadata: Facts) -> str:
         "run": training["run"] or "not kept",
         "seed": training["seed"],
         "steps": f"{training['global_step']} ({training['gradient_steps']} gradient steps)",
-        **{f"data: {key}": value for key, value in (training["data"] or {}).items() if value is not None},
+        **{
+            f"data: {key}": value
+            for key, value in (training["data"] or {}).items()
+            if value is not None and key != "features"
+        },
         **{f"setting: {key}": f"`{value}`" for key, value in training["config"]["algo_kwargs"].items()},
         "trained with": ", ".join(f"{name} {version}" for name, version in training["versions"].items()),
     }

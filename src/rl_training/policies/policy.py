@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
+from rl_training.core.feature_names import FeatureNames
 from rl_training.core.plain import Array
 from rl_training.core.spaces import FloatArray, Spaces, inner_float32
 from rl_training.core.streams import torch_generator
@@ -27,6 +28,8 @@ class Policy(nn.Module):
     action at 1000 times the data's range), and differently in every library that runs the policy.
     """
 
+    features: FeatureNames = FeatureNames()
+    """names and units of its numbers, where the log that it was trained on has them"""
     action_half: Tensor
     action_middle: Tensor
     action_low: Tensor

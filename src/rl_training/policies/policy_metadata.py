@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rl_training.core.atomic import plain_json
 from rl_training.core.errors import UserError
+from rl_training.core.feature_names import FeatureNames
 from rl_training.core.json_text import parse_json
 from rl_training.core.plain import Facts, State
 from rl_training.core.version import library_versions
@@ -30,6 +31,7 @@ def describe_policy(state: Facts, policy: Policy, program: Program, run: str | N
         "env_id": config["env_id"],
         "env_kwargs": config["env_kwargs"],
         "spaces": policy.spaces.to_dict(),
+        "features": FeatureNames.from_dict(state["dataset"].get("features")).to_dict(),
         "actor": {"kind": policy.actor.kind, "draws": policy.actor.draws},
         "observation_steps": [step.kind for step in policy.observation_steps],
         "outputs": list(program.outputs),

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import UserError
+from rl_training.core.feature_names import FeatureNames
 from rl_training.core.plain import Array
 from rl_training.core.spaces import FloatArray, Spaces
-from rl_training.policies.action_files import open_actions
+from rl_training.policies.action_files import numbered, open_actions
 from rl_training.policies.deployed import DeployedPolicy
 from rl_training.policies.loading import is_policy_file, load_policy
-from rl_training.policies.observation_files import read_chunks
+from rl_training.policies.observation_files import Chunks, read_chunks
 from rl_training.policies.policy import Policy
 from rl_training.policies.saved import load_saved_policy
 
@@ -24,6 +25,7 @@ class Predicting(Protocol):
     """What a live policy and an exported one have in common."""
 
     spaces: Spaces
+    features: FeatureNames
 
     def predict(self, obs: npt.ArrayLike) -> FloatArray: ...
 
@@ -33,16 +35,20 @@ def predict_file(
     source: Path,
     target: Path,
     on_progress: Callable[[int, float], None] = lambda rows, share: None,
+    chunks: Chunks | None = None,
 ) -> int:
     """Write the action of every observation in `source`, in order; returns how many there were.
 
-    `on_progress` is told the rows done and the share of the source that is read.
+    `on_progress` is told the rows done and the share of the source that is read. `chunks` are its
+    observations, where the caller knows better how to read it.
     """
     if target.exists() and source.exists() and target.samefile(source):
         raise UserError(f"--out must not be the file that is read, got {str(target)!r}")
     done = 0
-    with open_actions(target, policy.spaces.action_dim) as write:
-        for rows, share in read_chunks(source):
+    names = policy.features.actions
+    named = list(names) if len(names) == policy.spaces.action_dim else numbered(policy.spaces.action_dim)
+    with open_actions(target, named) as write:
+        for rows, share in read_chunks(source) if chunks is None else chunks:
             write(policy.predict(checked_rows(rows, policy.spaces.obs_dim, source, done)))
             done += len(rows)
             on_progress(done, share)

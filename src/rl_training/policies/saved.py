@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from rl_training.core.checkpoints import load_run_state
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import CheckpointError, UserError
+from rl_training.core.feature_names import FeatureNames
 from rl_training.core.plain import Facts
 from rl_training.policies.packing import unpack_policy
 from rl_training.policies.policy import Policy
@@ -29,6 +31,9 @@ def policy_of_state(
     if "policy" not in state:
         raise CheckpointError(f"{source} holds no policy; give a checkpoint of a training run")
     try:
-        return unpack_policy(state["policy"], device).snapshot()
+        policy = unpack_policy(state["policy"], device).snapshot()
     except UserError as problem:
         raise CheckpointError(f"{source}: {problem}") from problem
+    data = state.get("dataset")
+    policy.features = FeatureNames.from_dict(data.get("features") if isinstance(data, Mapping) else None)
+    return policy

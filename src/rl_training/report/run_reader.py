@@ -24,9 +24,11 @@ RUN_FORMAT = 1
 
 RETURN = "eval_return_mean"
 SCORE = "eval_normalized_score"
+JUDGED = "judge_value"
+"""What a run without an environment says of its policy in the end, by its log."""
 SCORE_REFERENCE = "eval_normalized_score_reference"
 
-METRIC_TITLES = {RETURN: "return", SCORE: "normalised score"}
+METRIC_TITLES = {RETURN: "return", SCORE: "normalised score", JUDGED: "value by the log"}
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 

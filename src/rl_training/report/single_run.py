@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from rl_training.core.feature_names import FeatureNames
 from rl_training.report.online_phase import online_rows, phase_marks
 from rl_training.report.run_reader import RunRecord, metric_title, number
 from rl_training.report.study import Task, algorithm_title, show_value
@@ -31,6 +32,10 @@ def result_table(run: RunRecord, metric: str, folder: Path) -> Table:
         told = f"{plain_number(best[1])} at step {best[0]:,} (chosen by its own score: optimistic)"
         rows.append((f"best {metric_title(metric)}", told))
     rows += online_rows(run, metric)
+    features = FeatureNames.from_dict(run.dataset.get("features"))
+    for kind in ("observation", "action"):
+        if listed := features.listed(kind):
+            rows.append((f"{kind}s", ", ".join(listed)))
     if run.seconds is not None:
         rows.append(("wall time", duration(run.seconds)))
     speed = updates_per_second(run)

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from rl_training.core.algorithms import algorithm_facts
 from rl_training.core.errors import UserError
-from rl_training.report.run_reader import RETURN, SCORE, SCORE_REFERENCE, RunRecord
+from rl_training.report.run_reader import JUDGED, RETURN, SCORE, SCORE_REFERENCE, RunRecord
 
 # What may differ between repetitions of one configuration, or changes nothing that is learned.
 NOT_A_SETTING = {
@@ -91,8 +91,9 @@ class Study:
 
 def arrange(runs: Sequence[RunRecord], metric: str | None = None) -> Study:
     """Sort runs into tasks and groups; without a metric, the normalised score where all runs have one."""
-    metric = metric or common_metric(runs)
-    check_metric(runs, metric)
+    given, metric = metric, metric or common_metric(runs)
+    if given is not None or len(runs) > 1:  # one run has a page of its own, also where it was never evaluated
+        check_metric(runs, metric)
     by_task: dict[str, list[RunRecord]] = {}
     for run in runs:
         by_task.setdefault(task_key(run), []).append(run)
@@ -115,8 +116,12 @@ def _step_label(runs: Sequence[RunRecord]) -> str:
 
 
 def common_metric(runs: Iterable[RunRecord]) -> str:
-    """The normalised score if every run has it, the plain return otherwise."""
-    return SCORE if all(run.series(SCORE) for run in runs) else RETURN
+    """The normalised score if every run has it, else the plain return, else the value by the log."""
+    runs = list(runs)
+    if all(run.series(SCORE) for run in runs):
+        return SCORE
+    judged = not any(run.series(RETURN) for run in runs) and any(run.series(JUDGED) for run in runs)
+    return JUDGED if judged else RETURN
 
 
 def check_metric(runs: Sequence[RunRecord], metric: str) -> None:

@@ -131,9 +131,12 @@ def _feature_names(features: Any, chosen: tuple[str, ...]) -> tuple[str, ...] | 
         described = features.get(feature)
         listed = list(_flat(described.get("names"))) if isinstance(described, dict) else []
         shape = described.get("shape") if isinstance(described, dict) else None
-        if not listed or shape != [len(listed)]:
+        if shape == [len(listed)]:
+            names += listed
+        elif isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], int):
+            names += [f"{feature}_{index}" for index in range(shape[0])]
+        else:
             return None
-        names += listed
     return tuple(names)
 
 

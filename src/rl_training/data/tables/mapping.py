@@ -89,13 +89,17 @@ def _expanded(pattern: str, names: Sequence[str], role: str, source: str) -> lis
         return [pattern]
     found = [name for name in names if fnmatchcase(name, pattern)] if any(c in pattern for c in "*?[") else []
     if not found:
-        has = ", ".join(names) or "nothing"
-        hint = "; if these are several, set csv_separator" if len(names) == 1 else ""
-        raise DataError(
-            f"{source}: no column {pattern!r} (columns.{role}){did_you_mean(pattern, names)}; it has "
-            f"{has}{hint}"
-        )
+        raise missing_column(pattern, names, source, f"columns.{role}")
     return in_order(found) if all(any(map(str.isdigit, name)) for name in found) else found
+
+
+def missing_column(name: str, names: Sequence[str], source: str, why: str) -> DataError:
+    """A column that somebody asked for is not there."""
+    hint = "; if these are several, set csv_separator" if len(names) == 1 else ""
+    return DataError(
+        f"{source}: no column {name!r} ({why}){did_you_mean(name, names)}; it has "
+        f"{', '.join(names) or 'nothing'}{hint}"
+    )
 
 
 def _usual_names(names: Sequence[str], vectors: dict[str, list[str]]) -> FieldColumns:
