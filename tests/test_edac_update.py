@@ -12,6 +12,7 @@ import toy_control as toy
 from learner_checks import close, numbers
 from rl_training.algorithms import EDAC, SAC, edac_loss
 from rl_training.algorithms.edac import slope_similarity
+from rl_training.core.config_files import load_config
 from rl_training.core.errors import ConfigError
 from rl_training.models import MLPEDACModel, MLPSACModel
 
@@ -177,3 +178,22 @@ def test_diversity_leaves_the_value_nearly_as_it_is() -> None:
     toy.fit(learner, toy.soft_self_loop(), updates=800, batch_size=64)
     values = toy.value(learner, torch.ones(7), torch.linspace(-0.9, 0.9, 7))
     assert (values - toy.SELF_LOOP_VALUE).abs().max() < 0.3, values
+
+
+@pytest.mark.parametrize(
+    ("preset", "critics", "eta"),
+    [
+        ("locomotion", 10, 1.0),
+        ("hopper", 50, 1.0),
+        ("walker2d", 10, 1.0),
+        ("halfcheetah_medium_expert", 10, 5.0),
+        ("walker2d_medium_expert", 10, 5.0),
+        ("sac_n", 10, 0.0),
+        ("sac_n_hopper", 500, 0.0),
+        ("sac_n_walker2d", 20, 0.0),
+        ("adroit", 50, 200.0),
+    ],
+)
+def test_packaged_sizes_are_the_published_ones(preset: str, critics: int, eta: float) -> None:
+    kwargs = load_config(f"edac/{preset}").algo_kwargs
+    assert (kwargs["num_critics"], kwargs["eta"]) == (critics, eta)

@@ -15,6 +15,7 @@ from learner_checks import close, numbers
 from rl_training.algorithms import FQL, fql_loss
 from rl_training.algorithms.bc import imitation_error
 from rl_training.algorithms.fql import euler, interpolated, policy_value_loss
+from rl_training.judging.subjects import Subject
 from rl_training.models import MLPFQLModel
 from rl_training.models.flow import OneStepActor
 from rl_training.policies.packing import pack_policy, unpack_policy
@@ -194,6 +195,14 @@ def test_the_policy_survives_packing_and_exports_as_one_network() -> None:
     assert (again.act(obs) == learner.policy.act(obs)).all()
     program = trace_policy(learner.policy)
     np.testing.assert_allclose(program.run(obs), learner.policy.act(obs), atol=1e-6)
+
+
+def test_it_is_judged_by_its_deterministic_action() -> None:
+    """A flow's density is not at hand: none is made up from the NaN in its place."""
+    subject = Subject("fql", build().policy, checks.ACTIONS)
+    obs = np.random.default_rng(0).normal(size=(4, checks.OBS)).astype(np.float32)
+    assert subject.log_density(obs, subject.actions(obs)) is None
+    assert np.isfinite(subject.actions(obs)).all()
 
 
 # ---- actions -0.5 and +0.5, reward a + 0.5
