@@ -135,7 +135,7 @@ def test_other_bounds_and_normalisation(format: str) -> None:
     }
     metadata = describe_policy(state, live, program, None)
     obs = (rng.normal(size=(500, 17)) * rng.choice(SCALES, size=(500, 1))).astype(np.float32)
-    actions = decode(encode(live, program, metadata), metadata)(obs)
+    actions = decode(encode(live, program, metadata), metadata)(obs)["action"]
     low, high = np.array(spaces.action_low), np.array(spaces.action_high)
     # One step of a float32 near 100 is 1.5e-4 of the half width 0.05: there no equality can be closer.
     steps = np.spacing(np.abs(actions).astype(np.float32)).astype(np.float64)

@@ -10,7 +10,8 @@ import pytest
 
 from judging_problems import Proportional, lqr_log
 from rl_training.cli import main
-from rl_training.cli.judge import parsed_settings, read_data, unique_names
+from rl_training.cli.judge import read_data, unique_names
+from rl_training.cli.overrides import parsed_settings
 from rl_training.core.checkpoints import save_checkpoint
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.judging import Judgement, judge
@@ -148,9 +149,12 @@ def test_names_are_as_short_as_they_can_be() -> None:
 
 
 def test_settings_are_yaml() -> None:
-    assert parsed_settings(["members=4", "hidden_sizes=[16, 16]"]) == {"members": 4, "hidden_sizes": [16, 16]}
+    assert parsed_settings("--set", ["members=4", "hidden_sizes=[16, 16]"]) == {
+        "members": 4,
+        "hidden_sizes": [16, 16],
+    }
     with pytest.raises(ConfigError, match="--set must be NAME=VALUE"):
-        parsed_settings(["members"])
+        parsed_settings("--set", ["members"])
 
 
 def test_a_table_is_read_as_the_run_read_it(tmp_path: Path) -> None:

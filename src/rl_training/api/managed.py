@@ -10,19 +10,22 @@ from typing import ClassVar, Self
 import numpy.typing as npt
 
 from rl_training.api.inputs import GivenConfig, GivenData, as_dataset, by_level, make_config, with_data
+from rl_training.api.live import LearnsLive
 from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.checkpoints import load_run_state, resolve_checkpoint, save_checkpoint
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import CheckpointError, UserError
-from rl_training.core.plain import State
+from rl_training.core.plain import Facts, State
 from rl_training.core.spaces import FloatArray
 from rl_training.experiment.exporting import export_policy
 from rl_training.experiment.finetuning import finetune_checkpoint
-from rl_training.experiment.live import LiveSession, open_live
+from rl_training.experiment.guarding import make_guard
 from rl_training.experiment.logging import Sink
 from rl_training.experiment.run_options import RunOptions
 from rl_training.experiment.training import train
 from rl_training.experiment.workflows import evaluate_state, resume_training, saved_config
+from rl_training.policies.guard import Guard
+from rl_training.policies.guarding import Guarded
 from rl_training.policies.policy import Policy
 from rl_training.policies.saved import NOT_FOR_ACTING, policy_of_state
 from rl_training.runtime.callbacks.base import Callback
@@ -30,7 +33,7 @@ from rl_training.runtime.environments import GivenEnv, Wrapper, env_maker
 from rl_training.runtime.run import Evaluator, TrainResult
 
 
-class ManagedAlgorithm:
+class ManagedAlgorithm(LearnsLive):
     """`SAC(config).learn()`, then `.evaluate()`, `.predict(obs)`, `.save(path)`; `SAC.load(path)` later.
 
     Takes a `TrainConfig`, the name or path of a config (`"sac/pendulum"`), settings as keywords, or a config
@@ -56,7 +59,6 @@ class ManagedAlgorithm:
         self._state: State | None = None
         self._policy: Policy | None = None
         self._source: Path | None = None
-        self._live: LiveSession | None = None
 
     def learn(
         self,
@@ -147,55 +149,6 @@ class ManagedAlgorithm:
         self.config = saved_config(self._trained()[0])
         return result
 
-    def go_live(
-        self,
-        timesteps: int | None = None,
-        *,
-        dataset: GivenData | None = None,
-        env: GivenEnv | None = None,
-        callbacks: Sequence[Callback] | None = None,
-        **settings: object,
-    ) -> LiveSession:
-        """Begin to learn in a loop of your own, with `act`, `observe` and `update`; a run directory is made.
-
-        `timesteps` are the steps that the loop will make. An object that was loaded from such a run goes on
-        there. `env`, where there is a simulator, only evaluates.
-        """
-        self._live = open_live(
-            self._file(),
-            timesteps=timesteps,
-            changes=by_level(settings),
-            dataset=None if dataset is None else as_dataset(dataset),
-            env=env,
-            callbacks=callbacks,
-        )
-        return self._live
-
-    def act(self, obs: npt.ArrayLike, *, first: bool = False) -> FloatArray:
-        """The action to play now, in your own loop; `first` where an episode begins."""
-        return self._session().act(obs, first=first)
-
-    def observe(
-        self,
-        reward: float,
-        next_obs: npt.ArrayLike,
-        terminated: bool = False,
-        truncated: bool = False,
-        *,
-        played: npt.ArrayLike | None = None,
-    ) -> None:
-        """What came of the last action; `played` where another one than that was played."""
-        self._session().observe(reward, next_obs, terminated, truncated, played=played)
-
-    def update(self) -> dict[str, float]:
-        """Make the updates that are due; their metrics."""
-        return self._session().update()
-
-    def _session(self) -> LiveSession:
-        if self._live is None:
-            raise UserError("call go_live(timesteps=…) before act, observe and update")
-        return self._live
-
     def _file(self) -> Path:
         """The checkpoint that holds the learner of this object."""
         self._trained()
@@ -224,18 +177,38 @@ class ManagedAlgorithm:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write policy and learner to one `.safetensors` file, from which `load` makes this object again."""
-        state = self._trained()[0]
+        state, policy = self._trained()
         if self._source is not None and self._source.exists():  # only the file has the learner
             state = load_run_state(self._source, skip=("replay", "collector", "exploration"))
+        if policy.guard is not None:
+            state = {**state, "policy": {**state["policy"], "guard": policy.guard.pack()}}
         save_checkpoint(Path(path), state)
         return Path(path)
+
+    def make_guard(
+        self, data: GivenData = "run", *, columns: Facts | None = None, **settings: object
+    ) -> Guard:
+        """Fit a guard that notices observations unlike `data` (default: what the run was trained on).
+
+        It goes with the policy from now on: into `predict_guarded`, `export` and `save`. `settings` are
+        those of `GuardConfig`, such as `fallback="hold"`.
+        """
+        state, policy = self._trained()
+        rows = os.fspath(data) if isinstance(data, str | os.PathLike) else as_dataset(data, columns)
+        policy.guard = make_guard(rows, state, policy.spaces, settings).to(policy.device)
+        return policy.guard
+
+    def predict_guarded(self, obs: npt.ArrayLike) -> Guarded:
+        """Actions, how new their observations are (1 is the guard's limit), and which are beyond it."""
+        return self._trained()[1].predict_guarded(obs)
 
     def export(
         self, path: str | os.PathLike[str], *, format: str | None = None, distribution: bool = False
     ) -> Path:
         """Write the policy alone, to act without this package: `.onnx`, `.pt` (TorchScript), `.safetensors`.
 
-        `distribution` adds mean and log_std of a stochastic policy. A model card is written beside the file.
+        `distribution` adds mean and log_std of a stochastic policy; a guard that was made goes along. A model
+        card is written beside the file.
         """
         state, policy = self._trained()
         run_dir = None if self.result is None else self.result.run_dir

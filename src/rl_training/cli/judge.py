@@ -43,9 +43,10 @@ def judge(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Say how good policies are from a log alone, and whether that can be said at all."""
+    from rl_training.cli.overrides import parsed_settings
     from rl_training.core.atomic import write_json_atomic
 
-    keywords = {**parsed_settings(settings or []), "gamma": gamma, "seed": seed}
+    keywords = {**parsed_settings("--set", settings or []), "gamma": gamma, "seed": seed}
     result = judged(policies, data, fields, quiet=quiet, checkpoints=checkpoints, **keywords)
     print_result(result)
     if json_file is not None:
@@ -111,20 +112,6 @@ def unique_names(paths: list[Path]) -> dict[str, Path]:
         if len(set(names)) == len(paths):
             return dict(zip(names, paths, strict=True))
     return {str(path): path for path in paths}
-
-
-def parsed_settings(given: list[str]) -> dict[str, Any]:
-    """`name=value` pairs, the value as YAML."""
-    from rl_training.config.yaml_text import parse_yaml
-    from rl_training.core.errors import ConfigError
-
-    found: dict[str, Any] = {}
-    for entry in given:
-        name, sign, text = entry.partition("=")
-        if not sign:
-            raise ConfigError(f"--set must be NAME=VALUE, got {entry!r}")
-        found[name] = parse_yaml(text, name)
-    return found
 
 
 def print_result(result: Judgement) -> None:

@@ -5,7 +5,9 @@ import os
 import re
 from pathlib import Path
 
+from rl_training.config.yaml_text import parse_yaml
 from rl_training.core.errors import ConfigError
+from rl_training.core.plain import State
 
 OWN_DATA = "iql/own_data"
 """Packaged config that runs on own data start from; it sets nothing that belongs to one algorithm."""
@@ -34,6 +36,17 @@ def as_overrides(**options: str | int | list[int] | Path | None) -> list[str]:
         for name, value in options.items()
         if value is not None
     ]
+
+
+def parsed_settings(option: str, given: list[str]) -> State:
+    """`name=value` pairs, the value as YAML."""
+    found: State = {}
+    for entry in given:
+        name, sign, text = entry.partition("=")
+        if not sign:
+            raise ConfigError(f"{option} must be NAME=VALUE, got {entry!r}")
+        found[name] = parse_yaml(text, name)
+    return found
 
 
 def data_overrides(

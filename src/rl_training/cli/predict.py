@@ -30,10 +30,15 @@ def predict(
         typer.Option("--out", help="Write the actions to this .csv, .npy, .npz or .parquet file instead."),
     ] = None,
 ) -> None:
-    """Print the actions of a saved policy as JSON, or write those of a whole file."""
+    """Print the actions of a saved policy as JSON, or write those of a whole file.
+
+    Of a policy with a guard: action (the fallback's where it is flagged), novelty and flagged.
+    """
     if out is not None:
         _predict_file(checkpoint, obs, obs_file, out)
         return
+    import numpy as np
+
     from rl_training.cli.observations import chunks_by_name, read_observations
     from rl_training.cli.output import print_json
     from rl_training.policies.predict_files import open_policy
@@ -41,9 +46,14 @@ def predict(
     policy = open_policy(checkpoint)
     chunks = None if obs is not None else chunks_by_name(obs_file, policy.features.observations)
     if chunks is None:
-        print_json(policy.predict(read_observations(obs, obs_file)).tolist())
+        values = read_observations(obs, obs_file)
     else:
-        print_json([action for chunk in chunks for action in policy.predict(chunk.rows).tolist()])
+        values = np.concatenate([chunk.rows for chunk in chunks])
+    if policy.guard_facts is None:
+        print_json(policy.predict(values).tolist())
+        return
+    told = policy.guarded().act(values)
+    print_json({name: numbers.tolist() for name, numbers in told._asdict().items()})
 
 
 def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.plain import Facts
 from rl_training.core.spaces import FloatArray
 from rl_training.core.transforms import ObservationNormalizer
+from rl_training.experiment.guarding import GuardData, make_guard
 from rl_training.experiment.seed_scores import sister_scores
+from rl_training.policies.deployed import ACTION, GUARDED, DeployedPolicy
 from rl_training.policies.model_card import model_card
 from rl_training.policies.policy import Policy
 from rl_training.policies.policy_metadata import describe_policy
@@ -31,13 +33,27 @@ usually agree to the last bit of a float32 action; a wrong graph does not."""
 
 
 def export_checkpoint(
-    checkpoint: str | Path, out: str | Path, *, format: str | None = None, distribution: bool = False
+    checkpoint: str | Path,
+    out: str | Path,
+    *,
+    format: str | None = None,
+    distribution: bool = False,
+    guard: GuardData | None = None,
+    guard_settings: Facts | None = None,
 ) -> Path:
-    """Export the policy of a checkpoint or run directory; returns the file."""
+    """Export the policy of a checkpoint or run directory; returns the file.
+
+    `guard` names the data of a guard: `"run"` for that of the run, or paths.
+    """
+    checked_format(Path(out), format)
     file = resolve_checkpoint(checkpoint)
     state = load_run_state(file, skip=NOT_FOR_ACTING)
     run_dir = file.parent.parent if file.parent.name == CHECKPOINT_FOLDER else None
     policy = policy_of_state(state, source=file)
+    if guard is not None:
+        policy.guard = make_guard(guard, state, policy.spaces, guard_settings)
+    elif guard_settings:
+        raise UserError("guard settings need --guard DATA (guard=… in Python)")
     return export_policy(policy, state, out, format=format, distribution=distribution, run_dir=run_dir)
 
 
@@ -57,7 +73,10 @@ def export_policy(
     metadata = describe_policy(state, policy, program, None if run_dir is None else run_dir.name)
     encode, decode = codec(chosen)
     content = encode(policy, program, metadata)
-    check_same_actions(policy, decode(content, metadata), target)
+    compute = decode(content, metadata)
+    check_same_actions(policy, lambda obs: compute(obs)["action"], target)
+    if policy.guard is not None:
+        check_same_novelty(policy, lambda obs: compute(obs)["novelty"][:, 0], target)
     try:
         with replace_file(target) as file:
             file.write(content)
@@ -86,8 +105,9 @@ def checked_format(out: Path, format: str | None) -> str:
 
 
 Act = Callable[[FloatArray], Any]
+Compute = Callable[[FloatArray], Mapping[str, FloatArray]]
 Encode = Callable[[Policy, Program, Facts], bytes]
-Decode = Callable[[bytes, Facts], Act]
+Decode = Callable[[bytes, Facts], Compute]
 
 
 def codec(format: str) -> tuple[Encode, Decode]:
@@ -97,35 +117,64 @@ def codec(format: str) -> tuple[Encode, Decode]:
 
         return (
             lambda policy, program, metadata: onnx_export.onnx_bytes(program, metadata),
-            lambda content, _: onnx_policy.open_onnx(content, Path("policy.onnx")).predict,
+            lambda content, _: named_outputs(onnx_policy.open_onnx(content, Path("policy.onnx"))),
         )
     if format == "torchscript":
         from rl_training.policies import torchscript_export as script
 
         return (
             lambda policy, program, metadata: script.torchscript_bytes(policy, metadata),
-            lambda content, _: script.open_torchscript(content),
+            lambda content, metadata: (
+                lambda obs: dict(
+                    zip(metadata["outputs"], script.torchscript_outputs(content)(obs), strict=True)
+                )
+            ),
         )
     from rl_training.policies import light_policy as light
 
     return (
         lambda policy, program, metadata: light.light_policy_bytes(program, metadata),
-        lambda content, metadata: light.open_light(content, metadata).predict,
+        lambda content, metadata: named_outputs(light.open_light(content, metadata)),
     )
+
+
+def named_outputs(policy: DeployedPolicy) -> Compute:
+    names = ACTION if policy.guard_facts is None else GUARDED
+    return lambda obs: dict(zip(names, policy.compute(obs, names), strict=True))
 
 
 def check_same_actions(policy: Policy, act: Act, target: Path) -> None:
     """Refuse to ship a file that acts otherwise than the policy it was made from."""
+    obs, spaces = checked_observations(policy), policy.spaces
+    half = (np.array(spaces.action_high) - np.array(spaces.action_low)) / 2.0
+    refuse_difference(float((np.abs(act(obs) - policy.predict(obs)) / half).max()), "actions", target)
+
+
+def check_same_novelty(policy: Policy, novelty: Act, target: Path) -> None:
+    """The same for the guard, as a share of the novelty itself where that is beyond the limit."""
+    obs = checked_observations(policy)
+    own = policy.predict_guarded(obs).novelty.astype(np.float64)
+    refuse_difference(float((np.abs(novelty(obs) - own) / np.maximum(own, 1.0)).max()), "novelty", target)
+
+
+def checked_observations(policy: Policy) -> FloatArray:
+    """Observations near the data of the policy, and a thousand times as far."""
     spaces = policy.spaces
-    obs = np.random.default_rng(0).normal(size=(CHECKED_ROWS, spaces.obs_dim)).astype(np.float32)
+    obs: FloatArray = np.random.default_rng(0).normal(size=(CHECKED_ROWS, spaces.obs_dim)).astype(np.float32)
     obs[CHECKED_ROWS // 2 :] *= 1000.0
+    if policy.guard is not None:
+        numbers = (policy.guard.scale, policy.guard.mean)
+        scale, mean = (each[: spaces.obs_dim].cpu().numpy().astype(np.float32) for each in numbers)
+        return obs * scale + mean
     for step in policy.observation_steps:
         if isinstance(step, ObservationNormalizer):
             obs = obs * step.std.cpu().numpy().astype(np.float32) + step.mean.cpu().numpy().astype(np.float32)
-    half = (np.array(spaces.action_high) - np.array(spaces.action_low)) / 2.0
-    worst = float((np.abs(act(obs) - policy.predict(obs)) / half).max())
+    return obs
+
+
+def refuse_difference(worst: float, what: str, target: Path) -> None:
     if not worst <= TOLERANCE:
         raise UserError(
-            f"{target} was not written: its actions differ from the policy's by {worst:.1e} "
+            f"{target} was not written: its {what} differ from the policy's by {worst:.1e} "
             f"of their range, more than {TOLERANCE:g}"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy.typing as npt
+import torch
 
 from rl_training.algorithms.learner import Learner
 from rl_training.core.checkpoints import load_run_state, resolve_checkpoint
@@ -27,6 +28,8 @@ from rl_training.experiment.run_options import RunOptions
 from rl_training.experiment.saving import Checkpoints
 from rl_training.experiment.training import assemble, make_plan
 from rl_training.experiment.workflows import environment_of_state, place_for_new_run, saved_config
+from rl_training.policies.guard import Guard
+from rl_training.policies.guarding import Guarded, Watch, guarded
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.environments import EnvMaker, GivenEnv
 from rl_training.runtime.loop import Phase
@@ -39,7 +42,7 @@ from rl_training.runtime.sources.offline import OfflineSource
 class LiveSession:
     """`act(obs)`, play the action, `observe(…)`, `update()`; checkpoints and metrics as in any run."""
 
-    def __init__(self, config: TrainConfig, options: RunOptions) -> None:
+    def __init__(self, config: TrainConfig, options: RunOptions, guard: Guard | None = None) -> None:
         self.trainer, runs = assemble(make_plan(config, {**options, "live": True}), live_phases)
         self.run, self.started = runs[0], time.time()
         found = self.trainer.phases[-1].collection
@@ -47,6 +50,10 @@ class LiveSession:
         self.collection = found
         self.phase: Phase | None = None
         """The phase of the step under way"""
+        self.guard = guard
+        self.watch = None if guard is None else Watch(guard.facts.fallback)
+        self.watched: Guarded | None = None
+        """What the guard said of the last observation"""
         self.trainer.start()
 
     def act(self, obs: npt.ArrayLike, *, first: bool = False) -> FloatArray:
@@ -54,13 +61,28 @@ class LiveSession:
         self._end_step()
         if first:
             self.collection.cut()
+            if self.watch is not None:
+                self.watch.reset()
         self.phase = self.trainer.begin_step()
         if self.phase is None:
             steps = self.run.config.online_timesteps
             raise UserError(
                 f"the {steps} online steps of this run are over: close() it, or go_live() for more"
             )
-        return self.collection.act(self.trainer.learner, obs)
+        action = self.collection.act(self.trainer.learner, obs)
+        return action if self.guard is None else self._guarded(self.guard, action)
+
+    def _guarded(self, guard: Guard, action: FloatArray) -> FloatArray:
+        """The action, or the fallback for it; what is played is what is learned from."""
+        assert self.collection.acted is not None and self.watch is not None
+        rows = (torch.from_numpy(self.collection.acted[0]), torch.from_numpy(action[None]))
+        with torch.inference_mode():
+            novelty = guard(guard.points(*rows)).numpy()
+        self.watched = self.watch.played(guarded(action[None], novelty, single=True))
+        self.run.log("guard_novelty", float(self.watched.novelty))
+        if self.watched.flagged:
+            self.collection.replace_action(self.watched.action)
+        return self.watched.action
 
     def observe(
         self,
@@ -125,6 +147,7 @@ def open_live(
     dataset: TransitionDataset | None = None,
     env: GivenEnv | EnvMaker | None = None,
     callbacks: Sequence[Callback] | None = None,
+    guard: Guard | None = None,
     quiet: bool = True,
 ) -> LiveSession:
     """A session from a checkpoint of offline training, or on from the newest one of a session before.
@@ -153,14 +176,14 @@ def open_live(
         if not in_place:
             config = config.replace(output_dir=str(place_for_new_run(file)))
         options |= {"checkpoint_state": state, "run_dir": file.parent.parent if in_place else None}
-        return LiveSession(config, options)
+        return LiveSession(config, options, guard)
     if timesteps is None:
         raise ConfigError("timesteps must be given: the steps that the loop will make, such as 10000")
     file, state = state_to_finetune(file)
     place = {"output_dir": str(place_for_new_run(file))}
     config = online_config(config, state, timesteps, {**place, **(changes or {})})
     options |= {"checkpoint_state": state_at_the_border(state, file), "run_suffix": "live"}
-    return LiveSession(config, options)
+    return LiveSession(config, options, guard)
 
 
 def live_phases(source: RunSource, learner: Learner, saved: dict[str, Any] | None) -> list[Phase]:

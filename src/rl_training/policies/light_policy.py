@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 from rl_training.core.errors import UserError
 from rl_training.core.plain import Array, Facts
 from rl_training.core.spaces import FloatArray
-from rl_training.policies.deployed import DeployedPolicy
+from rl_training.policies.deployed import ACTION, DISTRIBUTION, GUARDED, DeployedPolicy
 from rl_training.policies.policy_metadata import METADATA_KEY, parse_metadata
 from rl_training.policies.program import Program
 from rl_training.policies.version_1 import constants_of
@@ -32,13 +32,14 @@ class LightPolicy(DeployedPolicy):
     def __init__(self, program: Program, metadata: Facts) -> None:
         super().__init__(metadata)
         self.program = program.in_double()
+        asked: tuple[tuple[str, ...], ...] = (ACTION, DISTRIBUTION, GUARDED)
+        self.parts = {names: self.program.only(names) for names in asked}
 
-    def compute(self, obs: FloatArray) -> FloatArray:
-        actions: FloatArray = self.program.run(obs)
-        return actions
-
-    def compute_distribution(self, obs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        return self.program.run(obs, "mean"), self.program.run(obs, "log_std")
+    def compute(self, obs: FloatArray, names: tuple[str, ...]) -> list[FloatArray]:
+        """What is not asked for is not computed."""
+        part = self.parts[names]
+        values = part.run_all(obs)
+        return [values[part.outputs[name]] for name in names]
 
 
 def light_policy_bytes(program: Program, metadata: Facts) -> bytes:
@@ -83,13 +84,17 @@ def checked(policy: LightPolicy, path: Path) -> LightPolicy:
         if not np.isfinite(values).all():
             raise UserError(f"policy {path} is damaged: {name} holds NaN or infinity; export it again")
     spaces = policy.spaces
+    widths = policy.widths
     for name in policy.program.outputs:
+        width = widths.get(name, spaces.action_dim)
         found = policy.program.run(np.zeros((2, spaces.obs_dim), dtype=np.float32), name)
-        if found.shape != (2, spaces.action_dim) or not np.isfinite(found).all():
+        if found.shape != (2, width) or not np.isfinite(found).all():
             raise UserError(
-                f"policy {path} is damaged: {name} must have {spaces.action_dim} numbers for an observation, "
+                f"policy {path} is damaged: {name} must have {width} numbers for an observation, "
                 f"got shape {found.shape[1:]}; export it again"
             )
+    if policy.program.outputs.keys() != widths.keys():
+        raise UserError(f"policy {path} is damaged: its program does not fit its metadata; export it again")
     return policy
 
 

@@ -38,7 +38,7 @@ $training
 ## Limits
 
 $limits
-
+$guard
 ## Load it in Python
 
 $libraries
@@ -57,7 +57,7 @@ Versions at export: $versions.
 """)
 
 LIMITS = """- The policy is deterministic; $tried
-- Observations far from the training data get an action like any other: nothing in the file notices them.
+- $watched
 - `load_policy` checks the size of an observation and refuses NaN and infinity; it does not
   check units or order of features.
 - $origin"""
@@ -66,10 +66,36 @@ SIMULATED = {
     "tried": "it was tried out in the environment named above and nowhere else.",
     "origin": "Scores come from simulated episodes. They say nothing about safety on hardware.",
 }
+UNMEASURED = {
+    "tried": "it was not evaluated when it was trained.",
+    "origin": "No score was measured; `rl-training evaluate` plays episodes with it.",
+}
 NEVER_TRIED = {
     "tried": "it was learned from a log and has never been tried out.",
     "origin": "No episode was played with it; `rl-training judge` estimates its value from a log.",
 }
+
+
+UNGUARDED = (
+    "Observations far from the training data get an action like any other: nothing in the file notices them."
+)
+GUARDED = Template(
+    "Observations unlike the data are noticed, not prevented: `novelty` is one more output, and beyond 1 an "
+    "observation is flagged. It knows $points of $rows rows ($source) by $centres centres, not what is "
+    "dangerous."
+)
+GUARD = Template("""
+## Guard
+
+| | |
+|---|---|
+| method | $method |
+| looks at | $points, in the user's units |
+| data | $source: $rows rows for $centres centres, $held_out_rows held out for the limit |
+| limit | $percentile % of the held-out rows stay below novelty 1 (distance $threshold) |
+| rows beyond the limit | $training_beyond of the training rows, $held_out_beyond of the held-out rows |
+| fallback when flagged | $fallback |
+""")
 
 
 def model_card(metadata: Facts, file_name: str, format: str, seeds: Sequence[SeedScore] = ()) -> str:
@@ -95,7 +121,8 @@ def model_card(metadata: Facts, file_name: str, format: str, seeds: Sequence[See
         features=features_text(metadata),
         scores=scores_text(metadata, seeds),
         training=training_rows(metadata),
-        limits=Template(LIMITS).substitute(SIMULATED if metadata["env_id"] else NEVER_TRIED),
+        limits=limits_text(metadata),
+        guard=guard_text(metadata.get("guard")),
         libraries=LIBRARIES[format],
         python=Template(PYTHON[format]).substitute(names),
         cpp=Template(CPP[format]).substitute(names),
@@ -116,6 +143,33 @@ def features_text(metadata: Facts) -> str:
     ]
     lines = [f"| {place} | {name.replace('|', '/')} | {bound} |" for place, name, bound in rows]
     return "\n".join(["", "| place | name | bounds |", "|---|---|---|", *lines, ""])
+
+
+def limits_text(metadata: Facts) -> str:
+    guard, tried = metadata.get("guard"), bool(metadata["scores"].get("eval_episodes"))
+    watched = UNGUARDED if guard is None else GUARDED.substitute(guard)
+    known = NEVER_TRIED if metadata["env_id"] is None else SIMULATED if tried else UNMEASURED
+    return Template(LIMITS).substitute(known, watched=watched)
+
+
+def guard_text(guard: Facts | None) -> str:
+    """The guard's method, limit and what it says of its own data."""
+    if guard is None:
+        return ""
+    shares = {name: f"{100 * guard[name]:.2f} %" for name in ("training_beyond", "held_out_beyond")}
+    numbers = {"threshold": f"{guard['threshold']:.3g}", "percentile": f"{guard['percentile']:g}"}
+    told = {**guard, **shares, **numbers, "fallback": fallback_text(guard["fallback"])}
+    return GUARD.substitute({name: str(value).replace("|", "/") for name, value in told.items()})
+
+
+def fallback_text(fallback: Facts) -> str:
+    told = {
+        "none": "none: the policy's own action",
+        "hold": "the last action again",
+        "action": f"the action {fallback['action']}",
+        "rate": f"towards the policy's action by at most {fallback['rate']} a step",
+    }
+    return f"{told[fallback['kind']]} (applied by `guarded()`; `action` itself is the policy's)"
 
 
 def scores_text(metadata: Facts, seeds: Sequence[SeedScore]) -> str:

@@ -148,6 +148,7 @@ SEVERAL_OPERATORS: dict[str, Callable[[GraphWriter, Node], object]] = {
     "sum": lambda writer, node: writer.add(
         "ReduceSum", [*node.inputs, _last_axis(writer, node)], node.output
     ),
+    "smallest": lambda writer, node: writer.add("ReduceMin", node.inputs, node.output, axes=[-1], keepdims=1),
     "silu": _silu,
     "gelu": _gelu,
     "elu": _elu,
@@ -160,7 +161,7 @@ def _last_axis(writer: GraphWriter, node: Node) -> str:
 
 
 def onnx_bytes(program: Program, metadata: Facts) -> bytes:
-    """The model: `obs` `[batch, obs_dim]` -> `action` (and `mean`, `log_std`), all float32."""
+    """The model: `obs` `[batch, obs_dim]` -> `action` (and `mean`, `log_std`, `novelty`), all float32."""
     onnx = _onnx()
     writer = GraphWriter(onnx)
     for name, values in program.constants.items():
@@ -170,13 +171,13 @@ def onnx_bytes(program: Program, metadata: Facts) -> bytes:
     for name, result in program.outputs.items():
         writer.add("Identity", [result], name)
     spaces, rows = metadata["spaces"], onnx.TensorProto.FLOAT
-    action_shape = ["batch", len(spaces["action_low"])]
+    widths = {name: 1 if name == "novelty" else len(spaces["action_low"]) for name in program.outputs}
     model = onnx.helper.make_model(
         onnx.helper.make_graph(
             writer.nodes,
             "policy",
             [onnx.helper.make_tensor_value_info("obs", rows, ["batch", spaces["obs_dim"]])],
-            [onnx.helper.make_tensor_value_info(name, rows, action_shape) for name in program.outputs],
+            [onnx.helper.make_tensor_value_info(n, rows, ["batch", width]) for n, width in widths.items()],
             writer.constants,
         ),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],

@@ -21,13 +21,9 @@ class OnnxPolicy(DeployedPolicy):
         super().__init__(metadata)
         self.session = session
 
-    def compute(self, obs: FloatArray) -> FloatArray:
-        actions: FloatArray = self.session.run(["action"], {"obs": obs})[0]
-        return actions
-
-    def compute_distribution(self, obs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        mean, log_std = self.session.run(["mean", "log_std"], {"obs": obs})
-        return mean, log_std
+    def compute(self, obs: FloatArray, names: tuple[str, ...]) -> list[FloatArray]:
+        outputs: list[FloatArray] = self.session.run(names, {"obs": obs})
+        return outputs
 
 
 def read_onnx_file(path: Path) -> OnnxPolicy:
@@ -67,9 +63,7 @@ def check_interface(policy: OnnxPolicy, path: Path) -> None:
     """Inputs and outputs must be those that the metadata speaks of."""
     inputs = {each.name: each.shape[-1] for each in policy.session.get_inputs()}
     outputs = {each.name: each.shape[-1] for each in policy.session.get_outputs()}
-    names = ["action", "mean", "log_std"] if policy.has_distribution else ["action"]
-    sizes = dict.fromkeys(names, policy.spaces.action_dim)
-    if inputs != {"obs": policy.spaces.obs_dim} or outputs != sizes:
+    if inputs != {"obs": policy.spaces.obs_dim} or outputs != policy.widths:
         raise UserError(f"policy {path} is damaged: its graph does not fit its metadata; export it again")
 
 

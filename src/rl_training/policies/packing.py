@@ -24,6 +24,7 @@ from rl_training.models.critics import QEnsemble
 from rl_training.models.network_settings import NetworkPlan
 from rl_training.models.networks import NETWORKS, Network
 from rl_training.models.noisy import NoisyActor
+from rl_training.policies.guard import unpack_guard
 from rl_training.policies.policy import Policy
 
 ACTORS: Registry[type[Actor]] = Registry(
@@ -70,12 +71,13 @@ class CriticFacts(ConfigModel):
 def pack_policy(policy: Policy, member: int | None = None) -> State:
     """Everything needed to act, of one seed where the actor is a stack of them; tensors are copies."""
     single = policy.snapshot(member, exact=False)
-    return {
+    packed = {
         "actor": describe_actor(single.actor),
         "tensors": dict(single.actor.state_dict()),
         "spaces": single.spaces.to_dict(),
         "observation_steps": [transform_state(step) for step in single.observation_steps],
     }
+    return packed if single.guard is None else {**packed, "guard": single.guard.pack()}
 
 
 def unpack_policy(packed: Facts, device: torch.device | str = "cpu") -> Policy:
@@ -85,7 +87,9 @@ def unpack_policy(packed: Facts, device: torch.device | str = "cpu") -> Policy:
         actor = build_actor(packed["actor"])
         load_tensors(actor, packed["tensors"])
         steps = [transform_from_state(step) for step in packed["observation_steps"]]
-        policy = Policy(actor, Spaces.from_dict(packed["spaces"]), steps)
+        spaces = Spaces.from_dict(packed["spaces"])
+        guard = None if packed.get("guard") is None else unpack_guard(packed["guard"], spaces)
+        policy = Policy(actor, spaces, steps, guard)
         with torch.no_grad():
             actions = policy(torch.zeros(2, policy.spaces.obs_dim))
         if actions.shape != (2, policy.spaces.action_dim) or not actions.isfinite().all():

@@ -18,6 +18,8 @@ from rl_training.core.spaces import FloatArray, Spaces, inner_float32
 from rl_training.core.streams import torch_generator
 from rl_training.core.transforms import Transform
 from rl_training.models.actors import Actor, GaussianActor
+from rl_training.policies.guard import Guard
+from rl_training.policies.guarding import NO_GUARD, Guarded, GuardedLoop, GuardFacts, guarded
 
 
 class Policy(nn.Module):
@@ -35,9 +37,15 @@ class Policy(nn.Module):
     action_low: Tensor
     action_high: Tensor
 
-    def __init__(self, actor: Actor, spaces: Spaces, observation_steps: Sequence[Transform] = ()) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        spaces: Spaces,
+        observation_steps: Sequence[Transform] = (),
+        guard: Guard | None = None,
+    ) -> None:
         super().__init__()
-        self.actor = actor
+        self.actor, self.guard = actor, guard
         # In a tuple, so that it is not registered twice; looking it up each time costs as much as a layer.
         self._first_weight = (next(actor.parameters()),)
         self.set_units(spaces, observation_steps)
@@ -100,6 +108,12 @@ class Policy(nn.Module):
             mean * 0.0 + log_std
         ).float()  # one row each, also where it is free of the state
 
+    def novelty(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """How far from the data this is, `[B, 1]`; 1 is the guard's limit."""
+        if self.guard is None:
+            raise UserError(NO_GUARD)
+        return self.guard(self.guard.points(obs, actions))  # type: ignore[no-any-return]  # a module's call
+
     def prepared(self, obs: Tensor) -> Tensor:
         """Observations as the actor takes them."""
         values = obs.to(self.dtype)
@@ -132,6 +146,23 @@ class Policy(nn.Module):
         actions = self.act(np.atleast_2d(values), deterministic)
         return actions if values.ndim == 2 else actions[0]
 
+    @property
+    def guard_facts(self) -> GuardFacts | None:
+        return None if self.guard is None else self.guard.facts
+
+    def predict_guarded(self, obs: npt.ArrayLike) -> Guarded:
+        """The deterministic actions, how new their observations are, and which are beyond the limit."""
+        values = self.spaces.check_observations(obs)
+        rows = torch.from_numpy(np.atleast_2d(values)).to(self.device)
+        with torch.inference_mode():
+            actions = self(rows)
+            novelty = self.novelty(rows, actions)
+        return guarded(actions.cpu().numpy(), novelty.cpu().numpy(), single=values.ndim == 1)
+
+    def guarded(self) -> GuardedLoop:
+        """The policy for one loop, with the guard's fallback."""
+        return GuardedLoop(self)
+
     def _unit(self, obs: Array, deterministic: bool) -> Tensor:
         """Observations are single precision, as environments give them, whatever is computed in."""
         given = torch.from_numpy(np.asarray(obs, dtype=np.float32)).to(self.device)
@@ -151,7 +182,8 @@ class Policy(nn.Module):
         for tensor in (*actor.parameters(), *actor.buffers()):
             values = tensor.data if member is None else tensor.data[member]
             tensor.data = values.to(device, torch.float64 if exact else tensor.dtype, copy=True)
-        return Policy(actor, self.spaces, self.observation_steps)
+        guard = None if self.guard is None else copy.deepcopy(self.guard).to(device)
+        return Policy(actor, self.spaces, self.observation_steps, guard)
 
 
 def unit_spaces(obs_dim: int, action_dim: int) -> Spaces:

@@ -36,6 +36,7 @@ def describe_policy(state: Facts, policy: Policy, program: Program, run: str | N
         "observation_steps": [step.kind for step in policy.observation_steps],
         "outputs": list(program.outputs),
         "program": program.description(),
+        "guard": None if policy.guard is None else policy.guard.facts.to_dict(),
         "training": {
             "run": run,
             "seed": config["seed"],

@@ -12,19 +12,19 @@ import numpy.typing as npt
 from rl_training.core.errors import UserError
 from rl_training.core.feature_names import FeatureNames
 from rl_training.core.plain import Array
-from rl_training.core.spaces import FloatArray, Spaces
+from rl_training.core.spaces import FloatArray
 from rl_training.policies.action_files import numbered, open_actions
 from rl_training.policies.deployed import DeployedPolicy
+from rl_training.policies.guarding import GuardedLoop, PredictsGuarded
 from rl_training.policies.loading import is_policy_file, load_policy
 from rl_training.policies.observation_files import Chunks, read_chunks
 from rl_training.policies.policy import Policy
 from rl_training.policies.saved import load_saved_policy
 
 
-class Predicting(Protocol):
+class Predicting(PredictsGuarded, Protocol):
     """What a live policy and an exported one have in common."""
 
-    spaces: Spaces
     features: FeatureNames
 
     def predict(self, obs: npt.ArrayLike) -> FloatArray: ...
@@ -39,22 +39,39 @@ def predict_file(
 ) -> int:
     """Write the action of every observation in `source`, in order; returns how many there were.
 
-    `on_progress` is told the rows done and the share of the source that is read. `chunks` are its
-    observations, where the caller knows better how to read it.
+    Of a policy with a guard, novelty and flag (0 or 1) follow the action, which is the fallback's where the
+    guard has one: rows are taken as consecutive steps. `on_progress` is told the rows done and the share of
+    the source that is read. `chunks` are its observations, where the caller knows better how to read it.
     """
     if target.exists() and source.exists() and target.samefile(source):
         raise UserError(f"--out must not be the file that is read, got {str(target)!r}")
     done = 0
-    names = policy.features.actions
-    named = list(names) if len(names) == policy.spaces.action_dim else numbered(policy.spaces.action_dim)
-    with open_actions(target, named) as write:
+    predict, names = predictor(policy)
+    with open_actions(target, names) as write:
         for rows, share in read_chunks(source) if chunks is None else chunks:
-            write(policy.predict(checked_rows(rows, policy.spaces.obs_dim, source, done)))
+            write(predict(checked_rows(rows, policy.spaces.obs_dim, source, done)))
             done += len(rows)
             on_progress(done, share)
         if not done:
             raise UserError(f"--obs-file {source} holds no observations")
     return done
+
+
+def predictor(policy: Predicting) -> tuple[Callable[[FloatArray], FloatArray], list[str]]:
+    """What is written of a policy for observations, and the names of these columns."""
+    named, size = policy.features.actions, policy.spaces.action_dim
+    names = list(named) if len(named) == size else numbered(size)
+    if policy.guard_facts is None:
+        return policy.predict, names
+    loop = GuardedLoop(policy)
+
+    def guarded_rows(obs: FloatArray) -> FloatArray:
+        told = loop.act(obs)
+        columns = (told.action, told.novelty[:, None], told.flagged[:, None])
+        rows: FloatArray = np.concatenate(columns, axis=1, dtype=np.float32)
+        return rows
+
+    return guarded_rows, [*names, "novelty", "flagged"]
 
 
 def checked_rows(rows: Array, size: int, source: Path, before: int) -> FloatArray:

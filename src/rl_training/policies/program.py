@@ -10,7 +10,7 @@ Numpy only: a deployed policy needs neither torch nor the training code.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,7 +38,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Program:
-    """Operations in order, the numbers they use, and which results are `action` (and `mean`, `log_std`)."""
+    """Operations in order, the numbers they use, and which results are `action` and the other outputs."""
 
     nodes: tuple[Node, ...]
     constants: Mapping[str, Array]
@@ -61,11 +61,26 @@ class Program:
 
     def run(self, obs: Array, wanted: str = "action") -> Array:
         """One output for observations `[n, obs_dim]`."""
+        return self.run_all(obs)[self.outputs[wanted]]
+
+    def run_all(self, obs: Array) -> dict[str, Array]:
+        """The result of every step, by the names that `outputs` refers to."""
         values: dict[str, Array] = {**self.constants, "obs": obs}
         for node in self.nodes:
             arguments = [values[name] for name in node.inputs]
             values[node.output] = OPERATIONS[node.operation](*arguments, **node.attributes)
-        return values[self.outputs[wanted]]
+        return values
+
+    def only(self, wanted: Iterable[str]) -> Program:
+        """The program of some outputs, without what none of them needs; the action is always one."""
+        outputs = {name: at for name, at in self.outputs.items() if name in {"action", *wanted}}
+        needed = set(outputs.values())
+        for node in reversed(self.nodes):
+            if node.output in needed:
+                needed.update(node.inputs)
+        nodes = tuple(node for node in self.nodes if node.output in needed)
+        constants = {name: values for name, values in self.constants.items() if name in needed}
+        return Program(nodes, constants, outputs)
 
     def in_double(self) -> Program:
         """The same numbers, ready to compute with; the bounds of the action stay as they leave."""
@@ -133,6 +148,7 @@ OPERATIONS: dict[str, Operation] = {
     "join": lambda *parts: np.concatenate(parts, axis=-1),
     "mean": lambda x: x.mean(-1, keepdims=True),
     "sum": lambda x: x.sum(-1, keepdims=True),
+    "smallest": lambda x: x.min(-1, keepdims=True),
     "maximum": np.maximum,
     "minimum": np.minimum,
     "relu": lambda x: np.maximum(x, 0.0),

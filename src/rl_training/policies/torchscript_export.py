@@ -9,25 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
 
 from rl_training.core.plain import Facts
 from rl_training.core.spaces import FloatArray
+from rl_training.policies.outputs import Outputs
 from rl_training.policies.policy import Policy
 
 METADATA_FILE = "policy.json"
 """Name of the metadata inside the archive; `torch.jit.load(path, _extra_files={...})` reads it."""
-
-
-class Outputs(nn.Module):
-    """`action`, or `(action, mean, log_std)` where the distribution is exported."""
-
-    def __init__(self, policy: Policy) -> None:
-        super().__init__()
-        self.policy = policy
-
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return (self.policy(obs), *self.policy.distribution(obs))
 
 
 def torchscript_bytes(policy: Policy, metadata: Facts) -> bytes:
@@ -37,7 +26,8 @@ def torchscript_bytes(policy: Policy, metadata: Facts) -> bytes:
     every call, and cost more than the action.
     """
     exact = policy.snapshot().requires_grad_(False)
-    module = Outputs(exact) if "log_std" in metadata["outputs"] else exact
+    several = len(metadata["outputs"]) > 1  # one output is no tuple
+    module = Outputs(exact, "log_std" in metadata["outputs"]) if several else exact
     archive = io.BytesIO()
     described = {key: value for key, value in metadata.items() if key != "program"}
     with quiet_deprecation():
@@ -48,16 +38,21 @@ def torchscript_bytes(policy: Policy, metadata: Facts) -> bytes:
 
 def open_torchscript(content: bytes) -> Callable[[FloatArray], FloatArray]:
     """What an archive of ours does with observations `[n, obs_dim]`: its actions."""
+    compute = torchscript_outputs(content)
+    return lambda obs: compute(obs)[0]
+
+
+def torchscript_outputs(content: bytes) -> Callable[[FloatArray], list[FloatArray]]:
+    """All outputs of an archive of ours, in the order of the metadata."""
     with quiet_deprecation():
         module = torch.jit.load(io.BytesIO(content))  # type: ignore[no-untyped-call]
 
-    def act(obs: FloatArray) -> FloatArray:
+    def compute(obs: FloatArray) -> list[FloatArray]:
         with torch.inference_mode():
             out = module(torch.from_numpy(obs))
-        actions: FloatArray = (out[0] if isinstance(out, tuple) else out).numpy()
-        return actions
+        return [each.numpy() for each in (out if isinstance(out, tuple) else (out,))]
 
-    return act
+    return compute
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,39 +13,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_training.core.errors import UserError
 from rl_training.core.plain import Array
+from rl_training.policies.outputs import Outputs, output_names
 from rl_training.policies.policy import Policy
 from rl_training.policies.program import Node, Program
+from rl_training.policies.translating import SAME_IN_BOTH, SPECIAL, UNCHANGED, Arguments, Value, who
 
 ROWS = (7, 11)
 """Rows of the two observations traced: a step that depends on their number shows."""
-
-SAME_IN_BOTH = {
-    "clamp_max.default": "minimum",
-    "clamp_min.default": "maximum",
-    "add.Tensor": "add",
-    "sub.Tensor": "subtract",
-    "mul.Tensor": "multiply",
-    "div.Tensor": "divide",
-    "mm.default": "matmul",
-    "matmul.default": "matmul",
-    "t.default": "transpose",
-    "maximum.default": "maximum",
-    "minimum.default": "minimum",
-    "relu.default": "relu",
-    "tanh.default": "tanh",
-    "sigmoid.default": "sigmoid",
-    "silu.default": "silu",
-    "exp.default": "exp",
-    "log.default": "log",
-    "sqrt.default": "sqrt",
-    "neg.default": "negative",
-    "abs.default": "absolute",
-    "sin.default": "sine",
-    "cos.default": "cosine",
-}
-"""torch's name of an operation -> ours, where the arguments are the same."""
-
-UNCHANGED = ("clone.default", "detach.default", "contiguous.default", "alias.default")
 
 
 def trace_policy(policy: Policy, *, distribution: bool = False) -> Program:
@@ -53,7 +27,7 @@ def trace_policy(policy: Policy, *, distribution: bool = False) -> Program:
     exact = policy.snapshot()
     first, second = (Tracer(exact, distribution).program(rows) for rows in ROWS)
     if first.description() != second.description() or not same_numbers(first, second):
-        raise UserError(f"{_who(exact)} cannot be exported: its steps depend on the number of observations")
+        raise UserError(f"{who(exact)} cannot be exported: its steps depend on the number of observations")
     return first
 
 
@@ -64,13 +38,6 @@ def export_problem(policy: Policy) -> str | None:
     except UserError as problem:
         return str(problem)
     return None
-
-
-Value = str | Tensor | Any
-"""What a recorded call gives: the name of an operation, a constant, or a tuple of them."""
-Arguments = list[Any]
-Keywords = dict[str, Any]
-"""As torch recorded them: tensors, numbers and lists, by the signature of the operation."""
 
 
 class Tracer:
@@ -94,15 +61,11 @@ class Tracer:
                 self.values[node] = self.step(node)
         (output,) = (node for node in graph.nodes if node.op == "output")
         results = [self.operand(self.values[each]) for each in output.args[0]]
-        names = ("action", "mean", "log_std")[: len(results)]
-        outputs = dict(zip(names, results, strict=True))
-        return without_unused(Program(tuple(self.nodes), self.constants, outputs))
+        outputs = dict(zip(output_names(self.policy, self.distribution), results, strict=True))
+        return Program(tuple(self.nodes), self.constants, outputs).only(outputs)
 
     def record(self, rows: int) -> fx.Graph:
-        def compute(obs: Tensor) -> tuple[Tensor, ...]:
-            action: Tensor = self.policy(obs)
-            return (action, *self.policy.distribution(obs)) if self.distribution else (action,)
-
+        compute = Outputs(self.policy, self.distribution)
         obs = torch.linspace(-1.0, 1.0, rows * self.policy.spaces.obs_dim).reshape(rows, -1)
         with torch.no_grad():
             traced = make_fx(compute)(obs.to(self.policy.device))
@@ -110,7 +73,7 @@ class Tracer:
 
     def step(self, node: fx.Node) -> Value:
         """What one recorded call gives: a number that is known now, or the name of a new operation."""
-        arguments: Arguments = [self.values[a] if isinstance(a, fx.Node) else a for a in node.args]
+        arguments: Arguments = [self.value(each) for each in node.args]
         if getattr(node.target, "__name__", "") == "getitem":
             parts, index = arguments
             part: str | Tensor = parts[index]
@@ -128,8 +91,14 @@ class Tracer:
         if name in UNCHANGED:
             return self.operand(arguments[0])
         if name not in SAME_IN_BOTH:
-            raise UserError(f"{_who(self.policy)} cannot be exported: it uses torch's {name}")
+            raise UserError(f"{who(self.policy)} cannot be exported: it uses torch's {name}")
         return self.add(SAME_IN_BOTH[name], *arguments)
+
+    def value(self, argument: Any) -> Any:
+        """An argument of a recorded call, or a list of them."""
+        if isinstance(argument, fx.Node):
+            return self.values[argument]
+        return [self.value(each) for each in argument] if isinstance(argument, list) else argument
 
     def add(self, operation: str, *inputs: str | Tensor | float, **attributes: float | int | None) -> str:
         """Append an operation, unless the same one is there already; its name counts those of its kind."""
@@ -176,94 +145,6 @@ class Tracer:
         return free
 
 
-def without_unused(program: Program) -> Program:
-    """The program without what no output needs."""
-    needed = set(program.outputs.values())
-    for node in reversed(program.nodes):
-        if node.output in needed:
-            needed.update(node.inputs)
-    nodes = tuple(node for node in program.nodes if node.output in needed)
-    constants = {name: values for name, values in program.constants.items() if name in needed}
-    return Program(nodes, constants, program.outputs)
-
-
-Translation = Callable[[Tracer, Arguments, Keywords], Value]
-
-
-def _cast(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
-    kinds = {torch.float64: "to_double", torch.float32: "to_float"}
-    if options.get("dtype") not in kinds:
-        raise UserError(f"{_who(tracer.policy)} cannot be exported: it computes in {options.get('dtype')}")
-    return tracer.add(kinds[options["dtype"]], arguments[0])
-
-
-def _linear(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
-    bias, x, weight = arguments
-    return tracer.add("linear", x, weight, bias)
-
-
-def _clamp(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
-    low = arguments[1] if len(arguments) > 1 else options.get("min")
-    high = arguments[2] if len(arguments) > 2 else options.get("max")
-    x = arguments[0]
-    if low is not None:
-        x = tracer.add("maximum", x, low)
-    return x if high is None else tracer.add("minimum", x, high)
-
-
-def _layer_norm(tracer: Tracer, arguments: Arguments, options: Keywords) -> tuple[str | None, ...]:
-    x, _, scale, shift, epsilon = arguments
-    out = tracer.add("layer_norm", x, epsilon=float(epsilon))
-    if scale is not None:
-        out = tracer.add("multiply", out, scale)
-    return (out if shift is None else tracer.add("add", out, shift), None, None)
-
-
-def _split(tracer: Tracer, arguments: Arguments, options: Keywords) -> tuple[str, ...]:
-    x, width, axis = arguments
-    if axis not in (-1, 1):
-        raise UserError(f"{_who(tracer.policy)} cannot be exported: it splits rows")
-    total = 2 * width if isinstance(width, int) else sum(width)
-    widths = [width, total - width] if isinstance(width, int) else list(width)
-    starts = np.cumsum([0, *widths]).tolist()
-    return tuple(tracer.add("columns", x, start=starts[i], stop=starts[i + 1]) for i in range(len(widths)))
-
-
-def _gelu(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
-    if options.get("approximate", "none") != "none":
-        raise UserError(f"{_who(tracer.policy)} cannot be exported: it uses an approximate gelu")
-    return tracer.add("gelu", arguments[0])
-
-
-def _reduce(operation: str) -> Translation:
-    def translate(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
-        if arguments[1] not in ([-1], [1]) or arguments[2:] != [True]:
-            raise UserError(f"{_who(tracer.policy)} cannot be exported: it reduces over rows")
-        return tracer.add(operation, arguments[0])
-
-    return translate
-
-
-SPECIAL: dict[str, Translation] = {
-    "_to_copy.default": _cast,
-    "addmm.default": _linear,
-    "addcmul.default": lambda tracer, arguments, options: tracer.add(
-        "add", tracer.add("multiply", *arguments[1:]), arguments[0]
-    ),
-    "clamp.Tensor": _clamp,
-    "transpose.int": lambda tracer, arguments, options: tracer.add("transpose", arguments[0]),
-    "clamp.default": _clamp,
-    "native_layer_norm.default": _layer_norm,
-    "split.Tensor": _split,
-    "split_with_sizes.default": _split,
-    "gelu.default": _gelu,
-    "elu.default": lambda tracer, arguments, options: tracer.add("elu", arguments[0]),
-    "cat.default": lambda tracer, arguments, options: tracer.add("join", *arguments[0]),
-    "mean.dim": _reduce("mean"),
-    "sum.dim_IntList": _reduce("sum"),
-}
-
-
 def named_numbers(policy: Policy) -> Sequence[tuple[str, Tensor]]:
     """Readable names for what the program stores."""
     bounds = ("half", "middle", "low", "high")
@@ -274,7 +155,9 @@ def named_numbers(policy: Policy) -> Sequence[tuple[str, Tensor]]:
         for name, values in step.state_dict().items()
         if isinstance(values, Tensor)
     ]
-    return [*policy.actor.state_dict(keep_vars=True).items(), *units, *steps]
+    guard = [] if policy.guard is None else policy.guard.state_dict(keep_vars=True).items()
+    distances = [(f"guard.{name}", values) for name, values in guard]
+    return [*policy.actor.state_dict(keep_vars=True).items(), *units, *steps, *distances]
 
 
 def same_numbers(first: Program, second: Program) -> bool:
@@ -290,9 +173,3 @@ def flat(values: Sequence[Any]) -> list[Any]:
 def is_named_tuple(value: object) -> bool:
     """Whether a value is the results of an operation with several, some of them not known now."""
     return isinstance(value, tuple) and any(isinstance(each, str) for each in value)
-
-
-def _who(policy: Policy) -> str:
-    net = getattr(policy.actor, "net", None)
-    network = "" if net is None else f" on network {net.plan.network!r}"
-    return f"the actor {policy.actor.kind!r}{network}"

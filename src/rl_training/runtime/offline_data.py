@@ -51,10 +51,7 @@ def build_offline_dataset(
         parts, limits, by_time = [dataset], None, [settings.discount_by_time]
     else:
         sources = _sources(settings)
-        environment = config.env_id if env is None else env
-        parts = [
-            _load(kind, source, config, environment, settings.dataset_in_memory) for kind, source in sources
-        ]
+        parts = load_parts(config, env)
         limits = [source.dataset_size for _, source in sources]
         by_time = [source.discount_by_time for _, source in sources]
     info, learner = parts[0].info, get_recipe(config.algo).learner
@@ -79,6 +76,15 @@ def build_offline_dataset(
         fitted=fitted,
     )
     return replace(prepared, logged=logged)
+
+
+def load_parts(config: TrainConfig, env: EnvLike | None = None) -> list[TransitionDataset]:
+    """The rows of a config's recipe as they were logged, one dataset per part."""
+    settings, environment = data_settings(config), config.env_id if env is None else env
+    return [
+        _load(kind, source, config, environment, settings.dataset_in_memory)
+        for kind, source in _sources(settings)
+    ]
 
 
 def _logged(

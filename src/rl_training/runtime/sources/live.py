@@ -34,6 +34,11 @@ class LiveCollection:
         played: FloatArray = self.spaces.to_env(unit)[0]
         return played
 
+    def replace_action(self, action: FloatArray) -> None:
+        """Another action is played than the policy's: rows hold what was played."""
+        assert self.acted is not None
+        self.acted = (self.acted[0], self.spaces.to_unit(action[None]))
+
     def observe(
         self,
         reward: float,

@@ -1,0 +1,325 @@
+"""A guard notices observations unlike its data, equally in every format, and says what to play instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rl_training
+from judging_problems import lqr_log
+from rl_training.algorithms.recipe import get_recipe
+from rl_training.cli import main
+from rl_training.core.algorithms import algorithm_names
+from rl_training.core.errors import CheckpointError, ConfigError, DataError, UserError
+from rl_training.core.spaces import Spaces
+from rl_training.core.transforms import ObservationNormalizer
+from rl_training.data import TransitionDataset
+from rl_training.experiment import exporting
+from rl_training.experiment.guarding import guard_of_rows
+from rl_training.policies.deployed import ACTION
+from rl_training.policies.guard import Guard, unpack_guard
+from rl_training.policies.guard_fitting import fit_guard, novelties
+from rl_training.policies.guard_settings import GuardConfig
+from rl_training.policies.guarding import WITH_ACTIONS, Fallback, Guarded, GuardFacts, Watch
+from rl_training.policies.light_policy import light_policy_bytes, open_light
+from rl_training.policies.loading import load_policy
+from rl_training.policies.policy_metadata import describe_policy
+from rl_training.policies.tracing import trace_policy
+from support import tiny_config
+
+SPACES = Spaces(2, (-1.0, 0.0), (1.0, 10.0))
+FACTS = GuardFacts("observations", 2, 99.0, 1.5, 100, 20, 0.01, 0.0, "a log")
+STATE: Any = {
+    **dict.fromkeys(("algo", "algo_class", "dataset", "versions", "results", "reference")),
+    "config": {"env_id": None, "env_kwargs": {}, "seed": 0},
+    "counters": {"global_step": 0, "gradient_steps": 0},
+}
+
+
+def by_hand(**changes: Any) -> Guard:
+    numbers = {
+        "mean": [1.0, 0.0],
+        "scale": [2.0, 1.0],
+        "whitening": [[1.0, 0.0], [0.0, 1.0]],
+        "centres": [[0.0, 0.0], [3.0, 4.0]],
+        "reach": [1.0, 2.0],
+    }
+    return Guard(FACTS, {name: torch.tensor(value) for name, value in (numbers | changes).items()})
+
+
+def rows(count: int = 2000, seed: int = 0) -> torch.Tensor:
+    """Two correlated columns and one that never changes."""
+    draws = np.random.default_rng(seed).normal(size=(count, 2))
+    columns = [draws[:, 0], draws[:, 0] + 0.1 * draws[:, 1], np.full(count, 20.0)]
+    return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("point", "wanted"),
+    [
+        ((1.0, 0.0), 0.0),  # the first centre itself
+        ((5.0, 0.0), 2.0),  # scaled (2, 0): 2 / 1 from the first, sqrt(17) / 2 = 2.06 from the second
+        ((7.0, 0.0), 2.0),  # scaled (3, 0): 3 / 1 from the first, 4 / 2 from the second
+        ((7.0, 4.0), 0.0),
+        ((7.0, 10.0), 3.0),
+    ],
+)
+def test_distances_by_hand(point: tuple[float, float], wanted: float) -> None:
+    assert by_hand()(torch.tensor([point]).double()).item() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_whitening_is_applied() -> None:
+    guard = by_hand(whitening=[[0.0, 5.0], [1.0, 0.0]], centres=[[0.0, 0.0], [900.0, 0.0]])
+    assert guard(torch.tensor([[3.0, 0.0]]).double()).item() == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("percentile", [99.0, 90.0, 50.0])
+def test_the_limit_is_a_percentile_of_held_out_rows(percentile: float) -> None:
+    held = rows(1000, seed=1)
+    guard = fit_guard(rows(), held, GuardConfig(percentile=percentile), Spaces(3, (-1.0,), (1.0,)), "x")
+    beyond = float((novelties(guard, held.double()) > 1.0).double().mean())
+    assert beyond == guard.facts.held_out_beyond
+    assert 1.0 - percentile / 100.0 - 0.003 <= beyond <= 1.0 - percentile / 100.0 + 1e-9
+    assert 0.0 <= guard.facts.training_beyond <= beyond and guard.facts.rows == 2000
+
+
+def test_what_is_noticed() -> None:
+    guard = fit_guard(rows(), rows(500, seed=1), GuardConfig(centres=32), Spaces(3, (-1.0,), (1.0,)), "x")
+    points = torch.tensor(
+        [[0.0, 0.0, 20.0], [1.0, 1.0, 20.0], [9.0, 9.0, 20.0], [1.0, -1.0, 20.0], [0, 0, 21]]
+    )
+    flagged = (novelties(guard, points.double()) > 1.0).tolist()
+    # Each value of the fourth is usual, the two together are not; the last changes a steady column.
+    assert flagged == [False, False, True, True, True]
+    assert guard.facts.centres == 32 and guard.centres.shape == (32, 3)
+
+
+def test_a_gap_between_two_regimes_is_noticed() -> None:
+    draws = np.random.default_rng(0).normal(size=(2, 600, 1)) * 0.1 + np.array([[[-5.0]], [[5.0]]])
+    points = torch.from_numpy(draws.reshape(-1, 1).astype(np.float32))
+    guard = fit_guard(points[::2], points[1::2], GuardConfig(centres=8), Spaces(1, (-1.0,), (1.0,)), "x")
+    assert (novelties(guard, torch.tensor([[-5.0], [5.0], [0.0]]).double()) > 1.0).tolist() == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_actions_count_where_asked_for() -> None:
+    log = lqr_log(episodes=100)
+    guard = guard_of_rows([log], Spaces(1, (-3.0,), (3.0,)), GuardConfig(actions=True))
+    assert guard.facts.points == WITH_ACTIONS and guard.facts.held_out_rows == 200
+    obs = torch.zeros(2, 1)
+    novelty = guard(guard.points(obs, torch.tensor([[0.5], [3.0]])))[:, 0]
+    assert novelty[0] < 1.0 < novelty[1]
+
+
+@pytest.mark.parametrize("algo", algorithm_names())
+def test_every_format_gives_the_same_novelty(algo: str) -> None:
+    recipe = get_recipe(algo)
+    settings = recipe.settings.build({"hidden_sizes": [8]})
+    learner = recipe.build_learner(settings, 3, 1, seed=0, device=torch.device("cpu"))
+    spaces = Spaces(3, (-2.0,), (2.0,))
+    learner.policy.set_units(spaces, [ObservationNormalizer(torch.ones(3), torch.full((3,), 2.0))])
+    policy, plain = learner.policy.snapshot(), trace_policy(learner.policy)
+    with_actions = algo in ("sac", "iql")
+    data = torch.cat([rows(), torch.linspace(-1, 1, 2000)[:, None]], 1) if with_actions else rows()
+    policy.guard = fit_guard(data, data[::4], GuardConfig(actions=with_actions), spaces, "x")
+    program = trace_policy(policy)
+    metadata = describe_policy(STATE, policy, program, None)
+    obs = np.concatenate([rows(100).numpy(), 1000.0 * rows(100, seed=2).numpy()])
+    wanted = policy.predict_guarded(obs)
+    assert wanted.flagged[100:].all() and not wanted.flagged[:100].all()
+    np.testing.assert_array_equal(wanted.action, policy.predict(obs))
+    for format in exporting.SUFFIXES:
+        encode, decode = exporting.codec(format)
+        given = decode(encode(policy, program, metadata), metadata)(obs)
+        np.testing.assert_allclose(given["novelty"][:, 0], wanted.novelty, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(given["action"], wanted.action, atol=1e-5)
+    light = open_light(light_policy_bytes(program, metadata), metadata)
+    # Who asks for the action alone pays for nothing else, and a file without a guard has nothing of it.
+    assert light.parts[ACTION].description() == plain.description()
+    assert not any(name.startswith("guard") for name in plain.constants)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "flags", "played"),
+    [
+        (Fallback(), (True, True), (0.5, -0.5)),
+        (Fallback("hold"), (False, True, True, False), (0.5, 0.5, 0.5, -0.5)),
+        (Fallback("hold"), (True, False), (0.5, -0.5)),  # nothing to hold yet
+        (Fallback("hold", action=(0.1,)), (True, True), (0.1, 0.1)),
+        (Fallback("action", action=(0.1,)), (False, True, False), (0.5, 0.1, 0.5)),
+        (Fallback("rate", rate=(0.25,)), (False, True, True, False), (0.5, 0.25, 0.5, -0.5)),
+    ],
+)
+def test_fallbacks(fallback: Fallback, flags: tuple[bool, ...], played: tuple[float, ...]) -> None:
+    """The policy says 0.5, -0.5, 0.5, -0.5 in turn."""
+    watch = Watch(fallback)
+    found = []
+    for index, flag in enumerate(flags):
+        action = np.array([0.5 if index % 2 == 0 else -0.5], dtype=np.float32)
+        told = Guarded(action, np.float32(2.0 if flag else 0.5), np.bool_(flag))  # type: ignore[arg-type]
+        found.append(float(watch.played(told).action[0]))
+    assert found == pytest.approx(played)
+    watch.reset()
+    assert watch.last is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fallback": "action"}, "fallback action needs fallback_action"),
+        ({"fallback": "rate"}, "fallback rate needs fallback_rate"),
+        ({"fallback": "hold", "fallback_action": (0.0,)}, "must be 2 finite numbers"),
+        ({"fallback": "action", "fallback_action": (0.0, 11.0)}, "inside the action bounds"),
+        ({"fallback": "rate", "fallback_rate": (0.1, 0.0)}, "fallback_rate must be > 0"),
+    ],
+)
+def test_a_fallback_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        fit_guard(rows()[:, :2], rows()[:, :2], GuardConfig(**settings), SPACES, "x")
+
+
+def test_settings_and_data_that_do_not_fit_are_refused() -> None:
+    for wrong in ({"centres": 257}, {"percentile": 0.0}, {"held_out_share": 1.0}, {"fallback": "stop"}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            GuardConfig.build(wrong)
+    with pytest.raises(DataError, match="obs"):
+        guard_of_rows([lqr_log(episodes=3)], Spaces(2, (-1.0,), (1.0,)), GuardConfig())
+    broken = lqr_log(episodes=3).with_columns({"obs": torch.full((30, 1), torch.nan)})
+    with pytest.raises(DataError, match="finite"):
+        guard_of_rows([broken], Spaces(1, (-1.0,), (1.0,)), GuardConfig())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"centres": 0},
+        {"centres": True},
+        {"percentile": float("nan")},
+        {"percentile": 101},
+        {"threshold": 0.0},
+        {"threshold": "1"},
+        {"training_beyond": -0.1},
+        {"points": "pixels"},
+        {"fallback": {"kind": "explode", "action": None, "rate": None}},
+        {"fallback": {"kind": "action", "action": [5.0, 5.0], "rate": None}},
+        {"fallback": {"kind": "hold", "action": "off", "rate": None}},
+        {"fallback": None},
+        {"rows": None},
+    ],
+)
+def test_hostile_facts_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    values = json.loads(json.dumps({**FACTS.to_dict(), **changes}))
+    with pytest.raises((UserError, TypeError)):
+        GuardFacts.from_dict(values, SPACES)
+    packed = {"facts": values, "tensors": by_hand().pack()["tensors"]}
+    with pytest.raises((UserError, TypeError)):
+        unpack_guard(packed, SPACES)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reach": torch.tensor([1.0, 0.0])},
+        {"scale": torch.tensor([1.0, -1.0])},
+        {"centres": torch.zeros(3, 2)},
+        {"mean": torch.tensor([torch.nan, 0.0])},
+        {"whitening": torch.zeros(2, 1)},
+        {"reach": None},
+    ],
+)
+def test_hostile_tensors_are_refused(changes: dict[str, Any]) -> None:
+    packed = by_hand().pack()
+    with pytest.raises(CheckpointError, match="guard tensor"):
+        unpack_guard({**packed, "tensors": {**packed["tensors"], **changes}}, SPACES)
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("agent")
+    agent = rl_training.TD3BC(tiny_config("td3_bc", folder, total_timesteps=5))
+    agent.learn(quiet=True)
+    return agent
+
+
+def test_from_the_run_to_the_file_to_the_command_line(
+    agent: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, log = str(agent.result.run_dir), tmp_path / "log.npz"
+    rows = pendulum_rows()
+    named = {"observations": rows.obs, "next_observations": rows.next_obs, "actions": rows.actions}
+    np.savez(log, **named, rewards=rows.rewards, terminals=rows.dones)
+    for suffix in (".onnx", ".safetensors"):
+        file = tmp_path / f"policy{suffix}"
+        settings = ["--guard-set", "fallback=action", "--guard-set", "fallback_action=[0.25]"]
+        assert main(["export", "--checkpoint", run, "--out", str(file), "--guard", str(log), *settings]) == 0
+        policy = load_policy(file)
+        told = policy.predict_guarded([[0.5, 0.0, 0.0], [50.0, 0.0, 0.0]])
+        assert told.flagged.tolist() == [False, True]
+        assert policy.predict([50.0, 0.0, 0.0]) == told.action[1]  # predict stays the policy's own
+        loop = policy.guarded()
+        assert loop.act([0.5, 0.0, 0.0]).action == told.action[0]
+        assert loop.act([50.0, 0.0, 0.0]).action == np.float32(0.25)
+        capsys.readouterr()
+        assert main(["predict", "--checkpoint", str(file), "--obs", "50, 0, 0"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["action"] == [0.25] and shown["flagged"] is True and shown["novelty"] > 1.0
+        np.save(tmp_path / "obs.npy", np.array([[0.5, 0.0, 0.0], [50.0, 0.0, 0.0]]))
+        table = tmp_path / "actions.csv"
+        arguments = ["--obs-file", str(tmp_path / "obs.npy"), "--out", str(table)]
+        assert main(["predict", "--checkpoint", str(file), *arguments]) == 0
+        header, first, second = table.read_text().splitlines()
+        assert header == "action_0,novelty,flagged"
+        assert first.endswith(",0") and second.startswith("0.25,") and second.endswith(",1")
+        card = (tmp_path / f"policy{suffix}.md").read_text()
+        assert "## Guard" in card and "k-means" in card and "of the training rows" in card
+        assert "the action [0.25]" in card and "nothing in the file notices them" not in card
+    assert main(["export", "--checkpoint", run, "--out", str(file), "--guard", "run"]) == 0
+    assert load_policy(file).guard_facts.source.startswith("random data of Pendulum-v1")
+    assert main(["export", "--checkpoint", run, "--out", str(file), "--guard-set", "fallback=hold"]) == 2
+    assert main(["export", "--checkpoint", run, "--out", str(file), "--guard", "none.csv"]) == 2
+
+
+def test_a_damaged_guard_in_a_file_is_refused(agent: Any, tmp_path: Path) -> None:
+    policy = agent.policy.snapshot()
+    policy.guard = guard_of_rows([pendulum_rows()], policy.spaces, GuardConfig(centres=4))
+    program = trace_policy(policy)
+    metadata = describe_policy({**STATE, "algo": "x"}, policy, program, None)
+    path = tmp_path / "policy.safetensors"
+    for damage in ({"guard": None}, {"guard": {}}, {"guard": {**metadata["guard"], "threshold": -1}}):
+        path.write_bytes(light_policy_bytes(program, {**metadata, **damage}))
+        with pytest.raises(UserError, match=r"damaged|threshold"):
+            load_policy(path)
+
+
+def pendulum_rows() -> TransitionDataset:
+    draws = np.random.default_rng(0).normal(size=(60, 3))
+    following = np.roll(draws, -1, axis=0)
+    return TransitionDataset(draws, np.zeros((60, 1)), np.zeros(60), following, np.arange(60) % 10 == 9)
+
+
+def test_python_save_load_and_a_loop_of_ones_own(agent: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no guard"):
+        agent.predict_guarded([0.0, 0.0, 0.0])
+    guard = agent.make_guard(pendulum_rows(), fallback="hold", centres=16)
+    wanted = agent.predict_guarded([[0.0, 0.0, 0.0], [99.0, 0.0, 0.0]])
+    assert wanted.flagged.tolist() == [False, True]
+    again = rl_training.TD3BC.load(agent.save(tmp_path / "agent.safetensors"))
+    np.testing.assert_array_equal(again.predict_guarded([[0.0, 0.0, 0.0]]).novelty, wanted.novelty[:1])
+    with agent.go_live(6, guard=guard, exploration_noise=0.0) as session:
+        first = agent.act([0.0, 0.0, 0.0], first=True)
+        agent.observe(0.0, [99.0, 0.0, 0.0])
+        held = agent.act([99.0, 0.0, 0.0])
+        assert session.watched.flagged and held == first
+        agent.observe(0.0, [0.0, 0.0, 0.0])
+        assert agent.act([0.5, 0.0, 0.0]) != first  # known ground again: the policy acts
+        stored = session.collection.rows.state_dict(None)
+        actions = next(value for name, value in stored.items() if name == "actions" or "actions" in name)
+        np.testing.assert_allclose(np.asarray(actions)[:2].reshape(-1), first.repeat(2) / 2.0, atol=1e-6)
