@@ -14,7 +14,7 @@ from rl_training.cli.judge import read_data, unique_names
 from rl_training.cli.overrides import parsed_settings
 from rl_training.core.checkpoints import save_checkpoint
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.judging import Judgement, judge
+from rl_training.judging import Interval, Judgement, judge
 from rl_training.report.judge_page import write_judge_page
 from rl_training.report.marks import Bar, Cloud, Intervals, Scatter
 
@@ -66,6 +66,14 @@ def test_a_judgement_without_second_methods_still_makes_a_page(judged: Judgement
     policies = tuple(replace(each, estimates={"fqe": each.estimates["fqe"]}) for each in judged.policies)
     page = write_judge_page(replace(judged, policies=policies), tmp_path / "judge.html").read_text()
     assert "weighted doubly robust" not in page
+
+
+def test_weights_that_run_away_do_not_fill_the_page(judged: Judgement, tmp_path: Path) -> None:
+    runaway = Interval(-9.7e45, -2.9e46, -2.8e42, "weighed")
+    estimates = {"fqe": judged.policies[0].estimates["fqe"], "is": runaway}
+    policies = (replace(judged.policies[0], estimates=estimates),)
+    page = write_judge_page(replace(judged, policies=policies), tmp_path / "judge.html").read_text()
+    assert "-9.7e+45 [-2.9e+46, -2.8e+42]" in page and page.count("weighed") == 1
 
 
 def test_values_off_the_axis_are_pointed_to() -> None:

@@ -61,7 +61,7 @@ class JudgeConfig(ConfigModel):
 
     min_episodes: int = setting(FEWEST_EPISODES, "with fewer episodes the verdict is refused", ge=1)
     falsification_error_limit: float = setting(
-        0.5, "largest error of the behaviour's mean value, as a share of the spread of its returns", gt=0
+        0.35, "largest error of the behaviour's mean value, as a share of the spread of its returns", gt=0
     )
     falsification_correlation_limit: float = setting(
         0.5,

@@ -49,7 +49,7 @@ class Weighing:
     ) -> tuple[dict[str, Interval], Check]:
         """IS, WIS, PDIS, WPDIS and weighted doubly robust, and how far the weights carry."""
         log_pi = subject.log_density(self.log.obs, self.unit_actions)
-        note = f"log mu {self.density.source}"
+        note = f"how likely the logged actions were is {self.density.source}"
         if log_pi is None:
             own = np.clip(self.spaces.to_unit(actions), -1.0, 1.0)
             log_pi = kernel_log_density(self.unit_actions, own, self._bandwidth)

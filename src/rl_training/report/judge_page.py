@@ -9,22 +9,13 @@ from rl_training.core.atomic import write_text_atomic
 from rl_training.core.errors import UserError
 from rl_training.judging.judgement import Interval, Judgement, PolicyJudgement
 from rl_training.report.html import render_html
+from rl_training.report.judge_estimates import estimates_figure, estimates_table, told
 from rl_training.report.marks import Bar, Cloud, Intervals, Scatter
 from rl_training.report.sections import Block, Section
 from rl_training.report.summary import Head
 from rl_training.report.svg import Chart, Series
 from rl_training.report.tables import Cell, Table, plain_number
 
-ESTIMATORS = {
-    "fqe": "fitted values (headline)",
-    "model": "model of the dynamics",
-    "wdr": "weighted doubly robust",
-    "wpdis": "weighted per-decision IS",
-    "pdis": "per-decision IS",
-    "wis": "weighted IS",
-    "is": "importance sampling",
-}
-DRAWN = ("fqe", "model", "wdr", "wpdis")
 CHECKS = {
     "episodes": "enough episodes",
     "falsification": "values of the behaviour are right",
@@ -83,13 +74,14 @@ def verdict_table(judgement: Judgement, ranked: list[PolicyJudgement]) -> Table:
         (
             each.name,
             each.verdict,
-            _told(Interval(each.value, each.low, each.high)),
+            told(Interval(each.value, each.low, each.high)),
             _per_step(judgement, each.value),
+            told(each.difference),
         )
         for each in ranked
     ]
     behaviour = Interval(own.value, own.low, own.high)
-    rows.append(("the logged behaviour", "–", _told(behaviour), _per_step(judgement, own.value)))
+    rows.append(("the logged behaviour", "–", told(behaviour), _per_step(judgement, own.value), "–"))
     note = (
         "Value: expected sum of discounted rewards from the first state of an episode. Refused policies keep "
         "their numbers, but these must not be relied on."
@@ -97,7 +89,7 @@ def verdict_table(judgement: Judgement, ranked: list[PolicyJudgement]) -> Table:
     tied = [each.name for each in judgement.ties()]
     if len(tied) > 1:
         note += f" {tied[0]} comes first, but this log cannot tell it from: {', '.join(tied[1:])}."
-    header = ("policy", "verdict", "value", "per step")
+    header = ("policy", "verdict", "value", "per step", "difference to the log")
     return Table("Is it better than what was logged?", header, tuple(rows), note)
 
 
@@ -163,25 +155,6 @@ def checks_table(policy: PolicyJudgement) -> Table:
     return Table("Checks", ("question", "answer", "why"), rows, "One failed check refuses the verdict.")
 
 
-def estimates_figure(judgement: Judgement, policy: PolicyJudgement) -> Intervals:
-    shown = {name: policy.estimates[name] for name in DRAWN if name in policy.estimates}
-    bars = tuple(
-        Bar(ESTIMATORS[name], each.value, each.low, each.high, index + 1)
-        for index, (name, each) in enumerate(shown.items())
-    )
-    own = judgement.behaviour
-    title, note = "The value by different methods", "Methods that agree are worth more than a narrow bar."
-    return Intervals(title, "value", bars, (own.low, own.high), "the logged behaviour", note)
-
-
-def estimates_table(policy: PolicyJudgement) -> Table:
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (ESTIMATORS.get(name, name), _told(each), each.note or "–") for name, each in policy.estimates.items()
-    )
-    note = "Weighted sums count logged steps only, and say little once their weights rest on a few episodes."
-    return Table("All estimates", ("method", "value", "note"), rows, note)
-
-
 def actions_table(policy: PolicyJudgement) -> Table:
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (
@@ -234,12 +207,6 @@ _RETURN_NOTE = (
     "Logged episodes returned {} on average, discounted; episodes that were cut off would have gone on, "
     "which their value includes and their return does not."
 )
-
-
-def _told(each: Interval) -> str:
-    if each.low is None or each.high is None:
-        return plain_number(each.value)
-    return f"{plain_number(each.value)} [{plain_number(each.low)}, {plain_number(each.high)}]"
 
 
 def _per_step(judgement: Judgement, value: float) -> str:
