@@ -14,7 +14,7 @@ from rl_training.core.errors import ConfigError, DataError, UserError
 from rl_training.core.spaces import Spaces
 from rl_training.data import DataInfo, TransitionDataset
 from rl_training.judging import Interval, Judgement, judge
-from rl_training.judging.checks import coverage, sample_size, second_opinion
+from rl_training.judging.checks import coverage, enough_episodes, sample_size, second_opinion
 from rl_training.judging.coverage import Coverage
 from rl_training.judging.density import checked_propensities, kernel_log_density
 from rl_training.judging.judgement import Check
@@ -141,6 +141,19 @@ def test_few_episodes_are_refused_with_the_numbers_shown() -> None:
     assert "only 19 episodes" in policy.sentence
     assert np.isfinite([policy.value, policy.low, policy.high]).all()
     assert found.advice[0].startswith("Log more episodes")
+
+
+def test_a_log_without_ends_is_told_what_it_lacks(log: TransitionDataset) -> None:
+    endless = TransitionDataset(log.obs, log.actions, log.rewards, log.next_obs, log.dones)
+    check = enough_episodes(JudgedLog.from_dataset(endless, 0.9), JudgeConfig())
+    assert check.outcome == "refused"
+    assert check.reason.startswith("The log is one single episode (if it holds several, mark where each")
+
+
+def test_a_log_without_rewards_is_refused(log: TransitionDataset) -> None:
+    blind = TransitionDataset.from_store(log.store, info=replace(log.info, rewards_known=False))
+    with pytest.raises(DataError, match="the log has no rewards"):
+        judge(Proportional(0.3), blind, **ONLY_VALUES)
 
 
 def test_rewards_that_belong_to_other_rows_are_noticed(log: TransitionDataset) -> None:

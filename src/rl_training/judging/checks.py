@@ -23,7 +23,10 @@ def enough_episodes(log: JudgedLog, config: JudgeConfig) -> Check:
     numbers = {"episodes": float(log.episodes)}
     if log.episodes >= config.min_episodes:
         return Check("passed", f"The log has {log.episodes} episodes.", numbers)
-    reason = f"The log has only {log.episodes} episodes; {config.min_episodes} are the least that can tell."
+    has = f"has only {log.episodes} episodes"
+    if log.episodes == 1:
+        has = "is one single episode (if it holds several, mark where each of them ends)"
+    reason = f"The log {has}; {config.min_episodes} are the least that can tell."
     return Check("refused", reason, numbers)
 
 

@@ -51,7 +51,7 @@ def judge(
     """
     start = time.monotonic()
     config = JudgeConfig.build(settings)
-    if not getattr(data.info, "rewards_known", True):
+    if not data.info.rewards_known:
         raise DataError(f"{data.info.source}: the log has no rewards, and without them nothing can be judged")
     log = JudgedLog.from_dataset(data, config.gamma)
     subjects = named_subjects(policies, log)
@@ -66,7 +66,7 @@ def judge(
         config=config,
         fitted=fitted,
         spaces=unit_spaces(log, spaces),
-        name_of=getattr(data.info, "name_of", lambda kind, index: f"{kind} {index}"),
+        name_of=data.info.name_of,
         covered=Coverage.of(log, config.neighbours, config.seed),
         dynamics=fit_dynamics(log, config, on_progress, keeping) if config.model_rollouts else None,
         weighing=prepare_weighing(log, data, spaces, config, on_progress) if config.importance else None,

@@ -15,14 +15,16 @@ ESTIMATORS = {
     "wis": "weighted IS",
     "is": "importance sampling",
 }
-DRAWN = ("fqe", "model", "wdr", "wpdis")
+DRAWN = {"fqe": "fitted values", "model": "model", "wdr": "doubly robust", "wpdis": "weighted IS"}
+"""Short, so that a phone shows them whole."""
+
 LARGE = 1e9
 
 
 def estimates_figure(judgement: Judgement, policy: PolicyJudgement) -> Intervals:
     shown = {name: policy.estimates[name] for name in DRAWN if name in policy.estimates}
     bars = tuple(
-        Bar(ESTIMATORS[name], each.value, each.low, each.high, index + 1)
+        Bar(DRAWN[name], each.value, each.low, each.high, index + 1)
         for index, (name, each) in enumerate(shown.items())
     )
     own = judgement.behaviour
