@@ -22,6 +22,7 @@ RUN, SAVING, LOG = "runtime/run.py", "experiment/saving.py", "experiment/metrics
 COLLECTOR, COLLECTION = "runtime/collector.py", "runtime/sources/collection.py"
 ROWS = "runtime/sources/rows.py"
 LEARNER, TRAINING = "algorithms/learner.py", "experiment/training.py"
+PLANS = "experiment/plans.py"
 
 FAULTS = [
     # schedules
@@ -129,12 +130,12 @@ FAULTS = [
     Fault("budget: spent again after a resume", LOOP, "self._keep_to_budget()  # a", "# a", "stopping"),
     Fault(
         "budget: epochs rounded down",
-        TRAINING,
+        PLANS,
         "math.ceil(rows / settings.batch_size)",
         "(rows // settings.batch_size)",
         "stopping",
     ),
-    Fault("budget: the larger one", TRAINING, "min(given) if given", "max(given) if given", "stopping"),
+    Fault("budget: the larger one", PLANS, "min(given) if given", "max(given) if given", "stopping"),
     Fault(
         "stop: the last reason counts",
         RUN,

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,3 +158,11 @@ def test_the_layer_check_sees_a_violation(
 def test_the_text_check_sees_a_violation(tmp_path: Path, line: str) -> None:
     (tmp_path / "module.py").write_text(f"model.eval()\nretrieval(x)\n{line}\n")
     assert lines_with_forbidden_text(tmp_path) == [f"module.py:3: {line}"]
+
+
+def test_planted_faults_fit_the_sources() -> None:
+    """`benchmarks/mutants.py` plants them one by one, and would stop at one whose text is gone."""
+    faults = runpy.run_path(str(SOURCE.parent / "benchmarks" / "runtime_faults.py"))["FAULTS"]
+    texts = {fault.file: (SOURCE / ROOT / fault.file).read_text() for fault in faults}
+    assert [fault.breaks for fault in faults if texts[fault.file].count(fault.old) != 1] == []
+    assert len(faults) >= 20

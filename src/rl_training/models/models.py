@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.config import ConfigModel, setting
-from rl_training.config.limits import MAX_CRITICS, MAX_LAYERS, MAX_QUANTILES, MAX_WIDTH
+from rl_training.config.limits import MAX_CRITICS, MAX_QUANTILES
 from rl_training.core.errors import ConfigError
 from rl_training.models.actors import (
     Actor,
@@ -19,7 +19,7 @@ from rl_training.models.actors import (
     UnboundedGaussian,
 )
 from rl_training.models.critics import QEnsemble, QuantileEnsemble, StateValue
-from rl_training.models.network_settings import Initial, NetworkConfig
+from rl_training.models.network_settings import Initial, NetworkConfig, widths
 from rl_training.models.networks import NETWORKS
 
 
@@ -220,13 +220,7 @@ class MLPTD3Model(CriticModel):
 class AWACNetworkConfig(NetworkConfig):
     """Keywords of `MLPAWACModel`."""
 
-    hidden_sizes: tuple[int, ...] = setting(
-        (256, 256, 256),
-        "widths of the hidden layers, actor and critics",
-        ge=1,
-        most=MAX_WIDTH,
-        longest=MAX_LAYERS,
-    )
+    hidden_sizes: tuple[int, ...] = widths((256, 256, 256), "widths of the hidden layers, actor and critics")
     policy: Literal["unbounded", "tanh_mean", "squashed"] = setting(
         "unbounded",
         "actor: Gaussian with free mean (CORL), with tanh mean and log std in [-6, 0] (rlkit), or squashed",

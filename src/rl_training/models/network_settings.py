@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from rl_training.config import ConfigModel, setting
 from rl_training.config.limits import MAX_LAYERS, MAX_WIDTH
@@ -24,12 +24,15 @@ INITIAL_MEANING = (
 )
 
 
+def widths(sizes: tuple[int, ...] | None, meaning: str) -> Any:
+    """A setting for the widths of hidden layers."""
+    return setting(sizes, meaning, ge=1, most=MAX_WIDTH, longest=MAX_LAYERS)
+
+
 class NetworkPlan(ConfigModel):
     """One network as plain data: enough to build it again anywhere."""
 
-    hidden_sizes: tuple[int, ...] = setting(
-        (256, 256), "widths of the hidden layers", ge=1, most=MAX_WIDTH, longest=MAX_LAYERS
-    )
+    hidden_sizes: tuple[int, ...] = widths((256, 256), "widths of the hidden layers")
     network: str = setting("mlp", "kind of network")
     activation: Activation = setting("relu", "function behind every hidden layer")
     layer_norm: Norm = setting(False, "layer normalisation: true before the activation, after behind it")
@@ -41,22 +44,12 @@ class NetworkPlan(ConfigModel):
 class NetworkConfig(ConfigModel):
     """Settings shared by all models."""
 
-    hidden_sizes: tuple[int, ...] = setting(
-        (256, 256), "widths of the hidden layers, actor and critics", ge=1, most=MAX_WIDTH, longest=MAX_LAYERS
+    hidden_sizes: tuple[int, ...] = widths((256, 256), "widths of the hidden layers, actor and critics")
+    actor_hidden_sizes: tuple[int, ...] | None = widths(
+        None, "widths of the actor's hidden layers; none: hidden_sizes"
     )
-    actor_hidden_sizes: tuple[int, ...] | None = setting(
-        None,
-        "widths of the actor's hidden layers; none: hidden_sizes",
-        ge=1,
-        most=MAX_WIDTH,
-        longest=MAX_LAYERS,
-    )
-    critic_hidden_sizes: tuple[int, ...] | None = setting(
-        None,
-        "widths of the critics' hidden layers; none: hidden_sizes",
-        ge=1,
-        most=MAX_WIDTH,
-        longest=MAX_LAYERS,
+    critic_hidden_sizes: tuple[int, ...] | None = widths(
+        None, "widths of the critics' hidden layers; none: hidden_sizes"
     )
     network: str = setting("mlp", "kind of network: mlp, residual, or one that a package registers")
     actor_network: str | None = setting(None, "kind of the actor's network; none: network")

@@ -5,22 +5,16 @@ from __future__ import annotations
 import torch
 
 from rl_training.config import setting
-from rl_training.config.limits import MAX_CRITICS, MAX_LAYERS, MAX_WIDTH
+from rl_training.config.limits import MAX_CRITICS
 from rl_training.models.flow import OneStepActor, VelocityField
 from rl_training.models.models import CriticModel, MLPSACModel, MLPTD3Model, SACNetworkConfig
-from rl_training.models.network_settings import Activation, Initial, NetworkConfig, Norm
+from rl_training.models.network_settings import Activation, Initial, NetworkConfig, Norm, widths
 
 
 class ReBRACNetworkConfig(NetworkConfig):
     """Keywords of `MLPReBRACModel`: the paper's networks."""
 
-    hidden_sizes: tuple[int, ...] = setting(
-        (256, 256, 256),
-        "widths of the hidden layers, actor and critics",
-        ge=1,
-        most=MAX_WIDTH,
-        longest=MAX_LAYERS,
-    )
+    hidden_sizes: tuple[int, ...] = widths((256, 256, 256), "widths of the hidden layers, actor and critics")
     critic_layer_norm: Norm | None = setting("after", "that of the critics; none: layer_norm")
     init: Initial = setting(
         "fan_in_small", "first weights; the authors' have small outputs and biases of 0.1"
@@ -37,13 +31,7 @@ class MLPReBRACModel(MLPTD3Model):
 class EDACNetworkConfig(SACNetworkConfig):
     """Keywords of `MLPEDACModel`: the paper's networks."""
 
-    hidden_sizes: tuple[int, ...] = setting(
-        (256, 256, 256),
-        "widths of the hidden layers, actor and critics",
-        ge=1,
-        most=MAX_WIDTH,
-        longest=MAX_LAYERS,
-    )
+    hidden_sizes: tuple[int, ...] = widths((256, 256, 256), "widths of the hidden layers, actor and critics")
     num_critics: int = setting(
         10, "critics in the ensemble (N); targets and actor take their minimum", ge=1, most=MAX_CRITICS
     )
@@ -62,12 +50,8 @@ class MLPEDACModel(MLPSACModel):
 class FQLNetworkConfig(NetworkConfig):
     """Keywords of `MLPFQLModel`: the paper's networks."""
 
-    hidden_sizes: tuple[int, ...] = setting(
-        (512, 512, 512, 512),
-        "widths of the hidden layers: policy, flow and critics",
-        ge=1,
-        most=MAX_WIDTH,
-        longest=MAX_LAYERS,
+    hidden_sizes: tuple[int, ...] = widths(
+        (512, 512, 512, 512), "widths of the hidden layers: policy, flow and critics"
     )
     activation: Activation = setting("gelu", "function behind every hidden layer")
     critic_layer_norm: Norm | None = setting("after", "that of the critics; none: layer_norm")
