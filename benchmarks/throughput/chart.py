@@ -19,6 +19,8 @@ BARS = {
     "corl": ("CORL", "#c9b037"),
     "jax-corl": ("JAX-CORL, equal networks", "#6b4fa0"),
     "jax-corl-shipped": ("JAX-CORL, as shipped", "#b7a4d6"),
+    "corl-jax": ("CORL (JAX)", "#7d6f1f"),
+    "fql-authors": ("FQL's own code (JAX)", "#3f9c9c"),
 }
 WIDTH = 0.15
 
@@ -58,7 +60,7 @@ def draw(results: Results, file: Path) -> None:
     axes.set_ylim(0, 1.12)
     if named:
         axes.legend(
-            frameon=False, ncols=len(BARS), fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.06)
+            frameon=False, ncols=(len(BARS) + 1) // 2, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.06)
         )
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
