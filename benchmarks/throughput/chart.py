@@ -60,7 +60,11 @@ def draw(results: Results, file: Path) -> None:
     axes.set_ylim(0, 1.12)
     if named:
         axes.legend(
-            frameon=False, ncols=(len(BARS) + 1) // 2, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.06)
+            frameon=False,
+            ncols=(len(BARS) + 1) // 2,
+            fontsize=9,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.06),
         )
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
