@@ -1,7 +1,8 @@
 """Speed and memory of offline data, as ratios to what the file library or bare tensor calls need.
 
-    python benchmarks/data_loading.py [--rows 1000000] [--repeats 5]
+    python benchmarks/data_loading.py [--rows 1000000] [--repeats 5] [--only arrays|tables]
 
+Arrays are HDF5 files, sampling and returns-to-go; tables are CSV and Parquet (`table_loading.py`).
 Everything is measured in CPU time and interleaved inside one process, because absolute times on shared
 machines say little. Peak memory is measured in a fresh process per file. Nothing is downloaded; files are
 written to a temporary directory.
@@ -174,34 +175,46 @@ def report(label: str, value: float, limit: float) -> None:
     print(f"{'ok  ' if value <= limit else 'MISS'} {label}: {value:.3f} (at most {limit:g})", flush=True)
 
 
+def measure_arrays(folder: Path, rows: int, repeats: int) -> None:
+    """HDF5 files of three kinds, batches in memory and on disk, returns-to-go."""
+    kinds = {
+        "gzip": ({"compression": "gzip"}, True, 1.5),
+        "plain": ({}, True, 4.0),
+        "plain_without_next": ({}, False, 4.0),
+    }
+    for name, (storage, successors, limit) in kinds.items():
+        path = folder / f"{name}.hdf5"
+        write_file(path, rows, successors=successors, **storage)
+        loading(path, repeats, limit)
+        peak_memory(path)
+    dataset = load_transition_dataset("hdf5", dataset_path=folder / "plain.hdf5")
+    in_memory = sampling(dataset, "in memory", repeats)
+    looked_up = load_transition_dataset("hdf5", dataset_path=folder / "plain_without_next.hdf5")
+    sampling(looked_up, "in memory, successors looked up", repeats)
+    on_disk = load_transition_dataset("hdf5", dataset_path=folder / "plain.hdf5", in_memory=False)
+    for name in on_disk.fields:
+        on_disk.store.columns[name].sum()  # warm page cache
+    seconds = sampling(on_disk, "on disk", repeats)
+    report("on disk / in memory, seconds per batch", seconds / in_memory, 3.0)
+    returns_to_go(rows, repeats)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", choices=("arrays", "tables"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[CACHE_VARIABLE] = str(Path(folder) / "cache")
-        kinds = {
-            "gzip": ({"compression": "gzip"}, True, 1.5),
-            "plain": ({}, True, 4.0),
-            "plain_without_next": ({}, False, 4.0),
-        }
-        for name, (storage, successors, limit) in kinds.items():
-            path = Path(folder) / f"{name}.hdf5"
-            write_file(path, options.rows, successors=successors, **storage)
-            loading(path, options.repeats, limit)
-            peak_memory(path)
-        dataset = load_transition_dataset("hdf5", dataset_path=Path(folder) / "plain.hdf5")
-        in_memory = sampling(dataset, "in memory", options.repeats)
-        looked_up = load_transition_dataset("hdf5", dataset_path=Path(folder) / "plain_without_next.hdf5")
-        sampling(looked_up, "in memory, successors looked up", options.repeats)
-        on_disk = load_transition_dataset("hdf5", dataset_path=Path(folder) / "plain.hdf5", in_memory=False)
-        for name in on_disk.fields:
-            on_disk.store.columns[name].sum()  # warm page cache
-        seconds = sampling(on_disk, "on disk", options.repeats)
-        report("on disk / in memory, seconds per batch", seconds / in_memory, 3.0)
-        returns_to_go(options.rows, options.repeats)
+    from table_loading import measure_tables  # which uses this module
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ[CACHE_VARIABLE] = str(folder / "cache")
+        if options.only != "tables":
+            measure_arrays(folder, options.rows, options.repeats)
+        if options.only != "arrays":
+            measure_tables(folder, options.rows, options.repeats)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Speed and memory of reading tables, as ratios to what pyarrow needs for the same columns.
 
-    python benchmarks/table_loading.py [--rows 1000000] [--repeats 5]
+    python benchmarks/data_loading.py --only tables [--rows 1000000] [--repeats 5]
 
 A log of 25 columns is written as Parquet, as one CSV file and as a folder of 1,000 CSV files. CPU time, tasks
 taking turns inside one process; peak memory in a fresh process per file.
@@ -8,17 +8,14 @@ taking turns inside one process; peak memory in a fresh process per file.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
-import torch
 from data_loading import cpu_times, report
 
 from rl_training.data import TransitionDataset, load_transition_dataset
@@ -82,42 +79,35 @@ def peak_memory(path: Path, small: Path) -> None:
     print(f"  arrays {arrays:.0f} MiB, peak {peak:.0f} MiB")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        table = table_of(options.rows)
-        parquet.write_table(table, folder / "log.parquet")
-        arrow_csv.write_csv(table, folder / "log.csv")
-        arrow_csv.write_csv(table.slice(0, 2000), folder / "small.csv")
-        (folder / "daily").mkdir()
-        each = -(-options.rows // FILES)
-        for index in range(FILES):
-            arrow_csv.write_csv(table.slice(index * each, each), folder / "daily" / f"{index:04d}.csv")
-        del table
-        one_thread = arrow_csv.ReadOptions(use_threads=False)
-        times = cpu_times(
-            {
-                "read parquet": lambda: parquet.read_table(folder / "log.parquet", use_threads=False),
-                "parquet": lambda: ready(folder / "log.parquet").sample(256),
-                "read csv": lambda: arrow_csv.read_csv(folder / "log.csv", read_options=one_thread),
-                "csv": lambda: ready(folder / "log.csv").sample(256),
-                "daily": lambda: ready(folder / "daily").sample(256),
-            },
-            options.repeats,
-        )
-        for label, seconds in times.items():
-            print(f"  {label}: {seconds:.3f} s")
-        report("Parquet ready to sample / pyarrow read", times["parquet"] / times["read parquet"], 1.5)
-        report("CSV ready to sample / pyarrow read", times["csv"] / times["read csv"], 1.3)
-        report(f"{FILES} CSV files / one", times["daily"] / times["csv"], 1.3)
-        for kind in ("log.parquet", "log.csv", "daily"):
-            peak_memory(folder / kind, folder / "small.csv")
+def measure_tables(folder: Path, rows: int, repeats: int) -> None:
+    """Write the tables into `folder` and measure all of them."""
+    write_tables(folder, rows)
+    one_thread = arrow_csv.ReadOptions(use_threads=False)
+    times = cpu_times(
+        {
+            "read parquet": lambda: parquet.read_table(folder / "log.parquet", use_threads=False),
+            "parquet": lambda: ready(folder / "log.parquet").sample(256),
+            "read csv": lambda: arrow_csv.read_csv(folder / "log.csv", read_options=one_thread),
+            "csv": lambda: ready(folder / "log.csv").sample(256),
+            "daily": lambda: ready(folder / "daily").sample(256),
+        },
+        repeats,
+    )
+    for label, seconds in times.items():
+        print(f"  {label}: {seconds:.3f} s")
+    report("Parquet ready to sample / pyarrow read", times["parquet"] / times["read parquet"], 1.5)
+    report("CSV ready to sample / pyarrow read", times["csv"] / times["read csv"], 1.3)
+    report(f"{FILES} CSV files / one", times["daily"] / times["csv"], 1.3)
+    for kind in ("log.parquet", "log.csv", "daily"):
+        peak_memory(folder / kind, folder / "small.csv")
 
 
-if __name__ == "__main__":
-    main()
+def write_tables(folder: Path, rows: int) -> None:
+    table = table_of(rows)
+    parquet.write_table(table, folder / "log.parquet")
+    arrow_csv.write_csv(table, folder / "log.csv")
+    arrow_csv.write_csv(table.slice(0, 2000), folder / "small.csv")
+    (folder / "daily").mkdir()
+    each = -(-rows // FILES)
+    for index in range(FILES):
+        arrow_csv.write_csv(table.slice(index * each, each), folder / "daily" / f"{index:04d}.csv")

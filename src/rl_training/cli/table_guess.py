@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rl_training.data.convert import Place
     from rl_training.data.tables.guess import Guess
 
-TABLE_KINDS = {"table": None, "csv": "csv", "parquet": "parquet", "feather": "feather"}
+TABLE_KINDS = {"table": None, **{kind: kind for kind in ("csv", "parquet", "feather", "jsonl")}}
 
 
 def print_guess(place: Place, fields: dict[str, object], *, as_json: bool) -> bool:

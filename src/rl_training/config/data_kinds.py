@@ -12,6 +12,7 @@ BUILTIN_FORMATS = {
     "csv": "rl_training.data.formats.table:CSV",
     "parquet": "rl_training.data.formats.table:PARQUET",
     "feather": "rl_training.data.formats.table:FEATHER",
+    "jsonl": "rl_training.data.formats.table:JSONL",
     "hdf5": "rl_training.data.formats.hdf5:HDF5",
     "npz": "rl_training.data.formats.npz:NPZ",
     "minari": "rl_training.data.formats.minari:MINARI",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rl_training.config.data_fields import DatasetSource
+from rl_training.config.data_kinds import format_names
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
 from rl_training.data.dataset_loaders import read_log
@@ -55,12 +56,16 @@ def target_place(name: str, root: Path | None = None) -> Place:
     """Where a dataset is to be written."""
     if name.startswith(MINARI_PREFIX):
         return Place("minari", root, name.removeprefix(MINARI_PREFIX))
+    prefix, sign, rest = name.partition(":")
+    if sign and rest and prefix in format_names():
+        return Place(prefix, Path(rest))
     path = Path(name)
     kind = format_of_ending(path)
     if kind is None:
         writable = [suffix for suffix in known_suffixes() if format_of_ending(Path("x" + suffix)) is not None]
         raise DataError(
-            f"the target must end in {', '.join(writable)}, or be {MINARI_PREFIX}NAME-v0, got {name!r}"
+            f"the target must end in {', '.join(writable)}, or be {MINARI_PREFIX}NAME-v0 or KIND:FILE, such "
+            f"as robomimic:{path.stem}.hdf5, got {name!r}"
         )
     return Place(kind, path)
 

@@ -6,7 +6,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +14,10 @@ from typing import IO, Any
 import numpy as np
 
 from rl_training.core.errors import DataError
+from rl_training.core.plain import State
+from rl_training.data.data_info import DataInfo
 from rl_training.data.episodes import Array
+from rl_training.data.field_names import INFO_KEYS
 from rl_training.data.reading import Target, reading
 from rl_training.data.validation import CHUNK_ROWS, check_numeric
 
@@ -82,6 +85,24 @@ def _header(member: IO[bytes], name: str, path: Path) -> tuple[tuple[int, ...], 
             f"{path}: {name} is stored in NPY version {version}, only 1.0 and 2.0 hold plain numbers"
         )
     return shape, in_columns, stored
+
+
+def stored_info(archive: zipfile.ZipFile) -> State:
+    """What a file written here says about itself."""
+    members = set(member_names(archive))
+    known: State = {}
+    for key in INFO_KEYS:
+        if key in members:
+            with archive.open(key + ENDING) as member:
+                known[key] = np.lib.format.read_array(member).tolist()
+    return known
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array], info: DataInfo) -> None:
+    """An archive of named arrays, with what is known about them as further ones."""
+    known = {key: np.asarray(value) for key, value in info.to_dict().items()}
+    with path.open("wb") as file:
+        np.savez(file, **arrays, **known)  # type: ignore[arg-type]  # names are no keywords of savez
 
 
 def npz_names(path: Path) -> set[str]:

@@ -63,6 +63,25 @@ def log_columns(log: EpisodeLog) -> dict[str, Array]:
     return columns | {name: values for name, values in optional.items() if values is not None}
 
 
+def refuse_loss(log: EpisodeLog, format: str, *, successors: bool = False) -> None:
+    """Raise where a format of another project has no place for something that the log holds.
+
+    `successors` says that it needs the observation after every step, in rows that follow one another.
+    """
+    held = {"obs", "actions", "rewards", "terminated", "truncated", "next_obs"}
+    extra = sorted(log_columns(log).keys() - held)
+    if extra:
+        raise DataError(
+            f"{log.info.source}: {format} has no place for {', '.join(extra)}; read the log without them, or "
+            "write another format"
+        )
+    if successors and log.next_obs is None:
+        raise DataError(
+            f"{log.info.source}: {format} needs the observation after every step, which this log does not "
+            "have"
+        )
+
+
 def write_log(log: EpisodeLog, path: Path, kind: str) -> None:
     """Write a log as a file of the format `kind`."""
     from rl_training.data.formats import FORMATS  # whose parts use this module
@@ -71,7 +90,7 @@ def write_log(log: EpisodeLog, path: Path, kind: str) -> None:
     if write is None:
         raise DataError(f"{path}: dataset_kind '{kind}' can be read but not written")
     with replacing(path) as temporary:
-        if kind == "hdf5":
+        if kind in ("hdf5", "robomimic"):
             claim_space(temporary, log)
         write(log, temporary)
 

@@ -37,7 +37,7 @@ class Format:
 
 FORMATS: Registry[Format] = Registry("dataset_kind", FORMAT_GROUP, BUILTIN_FORMATS)
 
-GENERAL = ("minari", "hdf5", "npz", "parquet", "feather", "csv", "table")
+GENERAL = ("minari", "hdf5", "npz", "parquet", "feather", "jsonl", "csv", "table")
 """Formats that take whatever has their ending; every other one is asked first."""
 
 

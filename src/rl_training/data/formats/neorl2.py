@@ -10,10 +10,19 @@ from rl_training.config.data_fields import DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
+from rl_training.data.episodes import episode_starts
 from rl_training.data.formats import Format
-from rl_training.data.npz_files import member_names, npz_names, open_npz, read_member
+from rl_training.data.npz_files import (
+    member_names,
+    npz_names,
+    open_npz,
+    read_member,
+    stored_info,
+    write_arrays,
+)
 from rl_training.data.reading import Target, file_of
 from rl_training.data.validation import as_flags
+from rl_training.data.writing import refuse_loss
 
 KEYS = {"obs": "obs", "actions": "action", "rewards": "reward", "next_obs": "next_obs", "dones": "done"}
 TRUNCATED, INDEX = "truncated", "index"
@@ -30,6 +39,7 @@ def read_neorl2(source: DatasetSource, target: Target) -> EpisodeLog:
                 f"{path}: missing key {missing[0]!r}; it has {', '.join(sorted(names)) or 'nothing'}"
             )
         columns = {field: read_member(archive, name, field, path, target) for field, name in KEYS.items()}
+        info = DataInfo.from_dict(str(path), stored_info(archive))
         firsts = read_member(archive, INDEX, "episode_ids", path, target).reshape(-1)
         cut = np.zeros(len(columns["rewards"]), dtype=bool)
         if TRUNCATED in names:
@@ -41,11 +51,20 @@ def read_neorl2(source: DatasetSource, target: Target) -> EpisodeLog:
     ends = done | cut
     ends[firsts[firsts > 0] - 1] = True
     columns |= {"terminated": done & ~cut, "episode_ends": ends}
-    return EpisodeLog.build(columns, info=DataInfo(str(path)), lenient=target.lenient)
+    return EpisodeLog.build(columns, info=info, lenient=target.lenient)
 
 
 def is_neorl2(path: Path) -> bool:
     return {*KEYS.values(), INDEX} <= npz_names(path)
 
 
-NEORL2 = Format(read=read_neorl2, recognise=is_neorl2)
+def write_neorl2(log: EpisodeLog, path: Path) -> None:
+    """Write the arrays of NeoRL-2, and beside them what is known about them."""
+    refuse_loss(log, "NeoRL-2", successors=True)
+    assert log.next_obs is not None  # just checked
+    rows = {"obs": log.obs, "next_obs": log.next_obs, "action": log.actions, "reward": log.rewards}
+    rows |= {"done": log.terminated, TRUNCATED: log.truncated, INDEX: episode_starts(log.ends)}
+    write_arrays(path, rows, log.info)
+
+
+NEORL2 = Format(read=read_neorl2, recognise=is_neorl2, write=write_neorl2)

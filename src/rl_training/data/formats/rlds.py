@@ -7,6 +7,7 @@ of the step before, which terminates if the last step `is_terminal`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,21 @@ from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
 from rl_training.data.formats import Format
-from rl_training.data.npz_files import member_names, npz_names, open_npz, read_member
+from rl_training.data.npz_files import (
+    member_names,
+    npz_names,
+    open_npz,
+    read_member,
+    stored_info,
+    write_arrays,
+)
 from rl_training.data.reading import Target, file_of
 from rl_training.data.tables import cells
 from rl_training.data.tables.files import files_of, kind_of_file
 from rl_training.data.tables.mapping import in_order
 from rl_training.data.tables.opening import open_table
 from rl_training.data.validation import as_flags
+from rl_training.data.writing import refuse_loss
 
 FIRST, LAST, TERMINAL = "is_first", "is_last", "is_terminal"
 
@@ -53,7 +62,9 @@ def read_rlds(source: DatasetSource, target: Target) -> EpisodeLog:
     }
     known = "rewards" in pick
     columns["rewards"] = pick["rewards"][0].reshape(-1)[steps] if known else np.zeros(len(steps), np.float32)
-    info = DataInfo(str(path), units=dict(source.columns.units), rewards_known=known)
+    info = replace(_info(path), rewards_known=known)
+    if source.columns.units:
+        info = replace(info, units=dict(source.columns.units))
     return EpisodeLog.build(columns, info=info, lenient=target.lenient)
 
 
@@ -122,8 +133,39 @@ def _read(path: Path, keys: list[str], target: Target) -> dict[str, Array]:
     return {key: np.concatenate(parts) if parts else np.zeros(0) for key, parts in pieces.items()}
 
 
+def _info(path: Path) -> DataInfo:
+    """What a file written here says about itself."""
+    if path.suffix.lower() != ".npz":
+        return DataInfo(str(path))
+    with open_npz(path) as archive:
+        return DataInfo.from_dict(str(path), stored_info(archive))
+
+
 def _matrix(parts: list[Array]) -> Array:
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
-RLDS = Format(read=read_rlds, recognise=is_rlds)
+def write_rlds(log: EpisodeLog, path: Path) -> None:
+    """Steps as an NPZ: every episode gets a last step that holds its final observation and nothing else."""
+    refuse_loss(log, "RLDS", successors=True)
+    assert log.next_obs is not None  # just checked
+    ends = np.flatnonzero(log.ends)
+    inside = np.flatnonzero(~log.ends)
+    if not np.array_equal(log.next_obs[inside], log.obs[inside + 1]):
+        raise DataError(f"{log.info.source}: RLDS needs every next observation to be that of the next row")
+    after, steps = ends + 1, len(log) + len(ends)
+    final = after + np.arange(len(ends))
+    arrays: dict[str, Array] = {
+        "observation": np.insert(log.obs, after, log.next_obs[ends], axis=0),
+        "action": np.insert(log.actions, after, 0, axis=0),
+        "discount": 1.0 - np.insert(log.terminated, after, False).astype(np.float32),
+        LAST: np.isin(np.arange(steps), final),
+        TERMINAL: np.isin(np.arange(steps), final[log.terminated[ends]]),
+    }
+    arrays[FIRST] = np.append(True, arrays[LAST][:-1])
+    if log.info.rewards_known:
+        arrays["reward"] = np.insert(log.rewards, after, 0)
+    write_arrays(path, arrays, log.info)
+
+
+RLDS = Format(read=read_rlds, recognise=is_rlds, write=write_rlds)

@@ -8,6 +8,7 @@ at the end of a demonstration may mean success or just the end: they count as ti
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ import numpy as np
 
 from rl_training.config.data_fields import DatasetSource
 from rl_training.core.errors import DataError
+from rl_training.core.json_text import parse_json
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
 from rl_training.data.formats import Format
+from rl_training.data.formats.robomimic_writer import OWN_KEY, write_robomimic
 from rl_training.data.hdf5_files import HDF5_PROBLEMS, open_hdf5
 from rl_training.data.reading import Target, file_of
 from rl_training.data.tables.mapping import in_order
@@ -56,8 +59,10 @@ def read_robomimic(source: DatasetSource, target: Target) -> EpisodeLog:
         ends = np.zeros(rows, dtype=bool)
         ends[np.cumsum(lengths) - 1] = True
         terminated = np.zeros(rows, dtype=bool)
-        if wanted.terminated is not None:
-            terminated = _flags(group, demos, lengths, wanted.terminated, path)
+        own = _own_facts(group, path)
+        flag = wanted.terminated or (None if own is None else "dones")
+        if flag is not None:
+            terminated = _flags(group, demos, lengths, flag, path)
         elif (
             all(f"{demo}/dones" in group for demo in demos)
             and _flags(group, demos, lengths, "dones", path).any()
@@ -69,7 +74,8 @@ def read_robomimic(source: DatasetSource, target: Target) -> EpisodeLog:
         names = _names(group[demos[0]], keys)
     columns |= {"terminated": terminated, "episode_ends": ends}
     columns.setdefault("rewards", np.zeros(rows, dtype=np.float32))
-    info = DataInfo(str(path), observation_names=names, units=dict(wanted.units), rewards_known=has_reward)
+    info = own or DataInfo(str(path), observation_names=names)
+    info = replace(info, units={**info.units, **wanted.units}, rewards_known=has_reward)
     return EpisodeLog.build(columns, info=info, lenient=target.lenient, extra_notes=notes)
 
 
@@ -113,6 +119,18 @@ def _observation_keys(demo: Any, chosen: tuple[str, ...], path: Path) -> tuple[l
     left = [key for key in known if key not in vectors]
     notes = [f"left out of the observation, no vectors: {', '.join(left)}"] if left else []
     return vectors, notes
+
+
+def _own_facts(group: Any, path: Path) -> DataInfo | None:
+    """What a file written here says about itself; none for the files of others."""
+    text = group.attrs.get(OWN_KEY)
+    if not isinstance(text, str):
+        return None
+    try:
+        stored = parse_json(text)
+    except ValueError:
+        return None
+    return DataInfo.from_dict(str(path), stored) if isinstance(stored, dict) else None
 
 
 def _array(group: Any, name: str, path: Path) -> Any:
@@ -168,4 +186,4 @@ def _names(demo: Any, keys: list[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-ROBOMIMIC = Format(read=read_robomimic, recognise=is_robomimic)
+ROBOMIMIC = Format(read=read_robomimic, recognise=is_robomimic, write=write_robomimic)

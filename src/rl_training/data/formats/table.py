@@ -25,6 +25,7 @@ from rl_training.data.tables.files import (
 )
 from rl_training.data.tables.joining import JoinedFiles, joined
 from rl_training.data.tables.opening import TableFile, open_table
+from rl_training.data.validation import row_chunks
 from rl_training.data.writing import log_columns
 
 _INFO = b"rl_training"
@@ -82,6 +83,16 @@ def write_csv(log: EpisodeLog, path: Path) -> None:
     arrow_csv.write_csv(pa.table(_named_columns(log)), path)
 
 
+def write_jsonl(log: EpisodeLog, path: Path) -> None:
+    """One mapping per step, vectors as lists; like CSV it cannot hold bounds."""
+    columns = {WRITTEN_NAMES[field]: values for field, values in log_columns(log).items()}
+    with path.open("w", encoding="utf-8") as file:
+        for rows in row_chunks(len(log)):
+            parts = [values[rows].tolist() for values in columns.values()]
+            lines = (json.dumps(dict(zip(columns, row, strict=True))) for row in zip(*parts, strict=True))
+            file.writelines(f"{line}\n" for line in lines)
+
+
 def _list_table(log: EpisodeLog) -> Any:
     pa = import_pyarrow()
     arrays = {WRITTEN_NAMES[field]: _arrow_column(pa, values) for field, values in log_columns(log).items()}
@@ -123,6 +134,13 @@ PARQUET = Format(
     suffixes=(".parquet",),
     recognise=_recognises("parquet"),
     write=write_parquet,
+    keys=table_keys,
+)
+JSONL = Format(
+    read=partial(read_table, kind="jsonl"),
+    suffixes=(".jsonl", ".ndjson"),
+    recognise=_recognises("jsonl"),
+    write=write_jsonl,
     keys=table_keys,
 )
 FEATHER = Format(
