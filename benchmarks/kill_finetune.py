@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.algorithms.recipe import get_recipe
 from rl_training.core.checkpoints import load_checkpoint, newest_checkpoint
 from rl_training.core.train_config import TrainConfig
 from rl_training.experiment.live import open_live
@@ -39,12 +40,15 @@ HOOKS = ("on_step_start", "on_update_end", "on_step_end")
 
 
 def config(algo: str, output_dir: Path) -> TrainConfig:
+    """Offline, warm-up and online; an algorithm that is online anyhow has data beside what it collects."""
+    online = get_recipe(algo).online
+    phased = {"warmup_steps_online": WARMUP, "batch_size_online": 24}
     return TrainConfig(
         algo=algo,
         env_id="Pendulum-v1",
         env_kwargs={"max_episode_steps": EPISODE},
-        total_timesteps=OFFLINE,
-        online_timesteps=ONLINE,
+        total_timesteps=OFFLINE + ONLINE if online else OFFLINE,
+        online_timesteps=0 if online else ONLINE,
         output_dir=str(output_dir),
         eval_episodes=1,
         log_interval=10,
@@ -52,8 +56,9 @@ def config(algo: str, output_dir: Path) -> TrainConfig:
         algo_kwargs={
             **{"dataset_kind": "random", "dataset_size": 300, "normalize_reward": True},
             **{"hidden_sizes": [16, 16], "batch_size": 16, "compile": False, "eval_interval": 25},
-            **{"warmup_steps_online": WARMUP, "offline_share": [0.8, 0.2, 50], "buffer_capacity": 50},
-            **{"gradient_updates_per_step": 2, "train_frequency": 3, "batch_size_online": 24},
+            **{"offline_share": [0.8, 0.2, 50], "buffer_capacity": 50},
+            **{"gradient_updates_per_step": 2, "train_frequency": 3},
+            **({"learning_starts": WARMUP} if online else phased),
         },
     )
 
@@ -135,6 +140,12 @@ def differences(left: Any, right: Any, name: str = "") -> list[str]:
     return [] if same else [name]
 
 
+def phase_at(step: int, *, online: bool) -> str:
+    if online:
+        return "online"
+    return "offline" if step <= OFFLINE else "warm-up" if step <= OFFLINE + WARMUP else "online"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=60)
@@ -152,7 +163,7 @@ def main() -> int:
             train(config(algo, folder).replace(online_timesteps=0), quiet=True)
         for number in range(options.kills):
             step = first + number * (OFFLINE + ONLINE - first) // options.kills
-            phase = "offline" if step <= OFFLINE else "warm-up" if step <= OFFLINE + WARMUP else "online"
+            phase = phase_at(step, online=get_recipe(algo).online)
             hook, seconds = rng.choice(HOOKS), rng.uniform(0.1, 2.0) if number % 3 == 2 else None
             status = in_a_child(go_on, algo, disturbed, [Kill(hook, step)], seconds)
             assert os.WIFSIGNALED(status), f"the run ended by itself (status {status})"
