@@ -12,6 +12,7 @@ import pytest
 import rl_training
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.recipe import get_recipe
+from rl_training.algorithms.td3 import PulledTD3
 from rl_training.core.algorithms import algorithm_names
 from rl_training.core.checkpoints import load_checkpoint
 from rl_training.core.errors import ConfigError
@@ -46,25 +47,29 @@ class Stop(Callback):
             run.request_stop("here")
 
 
-def logged_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by the number of logged rows of every batch that is learned from."""
-    found: list[int] = []
+Watched = list[tuple[int, float]]
+
+
+def watched_updates(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Grows by every update: the logged rows of its batch, and the pull towards the data (1 without one)."""
+    found: Watched = []
     update = Learner.update
 
-    def counted(self: Learner, batch: Any, **given: Any) -> Any:
-        found.append(int((batch["rewards"] == LOGGED_REWARD).sum()))
+    def noted(self: Learner, batch: Any, **given: Any) -> Any:
+        pull = float(self.pull) if isinstance(self, PulledTD3) else 1.0
+        found.append((int((batch["rewards"] == LOGGED_REWARD).sum()), pull))
         return update(self, batch, **given)
 
-    monkeypatch.setattr(Learner, "update", counted)
+    monkeypatch.setattr(Learner, "update", noted)
     return found
 
 
 @pytest.mark.parametrize("stop", [None, 33])
-def test_batches_of_a_run_follow_the_schedule_of_shares(
+def test_shares_and_pull_of_a_run_follow_their_lines(
     stop: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20 offline updates, 6 steps of warm-up without any, then 14 steps with two updates each."""
-    found = logged_rows(monkeypatch)
+    found = watched_updates(monkeypatch)
     settings = {"warmup_steps_online": 6, "offline_share": [0.9, 0.1, 8], "gradient_updates_per_step": 2}
     config = tiny_config("td3_bc", tmp_path, total_timesteps=20, online_timesteps=20, algo_kwargs=settings)
     data = rl_training.TransitionDataset.from_dict(log())
@@ -72,19 +77,20 @@ def test_batches_of_a_run_follow_the_schedule_of_shares(
     if stop is not None:
         resume_training(result.run_dir, dataset=data, quiet=True)
     # 16 times 0.8, 0.7, … 0.1, then 0.1: to the nearest row.
-    online = [13, 11, 10, 8, 6, 5, 3, 2, 2, 2, 2, 2, 2, 2]
-    assert found == [16] * 20 + [count for count in online for _ in range(2)]
+    shares = [13, 11, 10, 8, 6, 5, 3, 2, 2, 2, 2, 2, 2, 2]
+    online = [(rows, pytest.approx(1 - step / 14)) for step, rows in enumerate(shares, start=1)]
+    assert found == [(16, 1.0)] * 20 + [each for each in online for _ in range(2)]
 
 
 @pytest.mark.parametrize("algo", [name for name in algorithm_names() if get_recipe(name).online])
 def test_online_algorithms_take_data_beside_what_they_collect(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = logged_rows(monkeypatch)
+    found = watched_updates(monkeypatch)
     settings = {"learning_starts": 10, "offline_share": 0.25, "gradient_updates_per_step": 1}
     config = tiny_config(algo, tmp_path, total_timesteps=14, algo_kwargs=settings)
     train(config, dataset=rl_training.TransitionDataset.from_dict(log()))
-    assert found == [4] * 4  # a quarter of 16 rows in each of the four updates
+    assert found == [(4, 1.0)] * 4  # a quarter of 16 rows in each of the four updates
 
 
 def test_an_agent_goes_online_in_an_environment_that_it_is_given(tmp_path: Path) -> None:
