@@ -152,7 +152,7 @@ def coverage(share: float, limit: float, *, along_rollouts: bool) -> Check:
 def second_opinion(
     own: Interval, model: Interval, behaviour: float, spread: float, config: JudgeConfig
 ) -> Check:
-    """Two different methods should not say opposite things."""
+    """Two different methods should not say opposite things, nor things that are far apart."""
     gap = abs(own.value - model.value) / spread
     numbers = {"gap": gap, "model_value": model.value}
     sides = (own.value - behaviour) * (model.value - behaviour)
@@ -161,6 +161,12 @@ def second_opinion(
         reason = (
             f"Two methods disagree: {own.value:.4g} by fitted values, {model.value:.4g} by a model of the "
             f"dynamics, with the behaviour's {behaviour:.4g} between them."
+        )
+        return Check("refused", reason, numbers)
+    if gap > config.disagreement_limit and not overlap:
+        reason = (
+            f"Two methods are far apart: {own.value:.4g} by fitted values, {model.value:.4g} by a model of "
+            f"the dynamics, {gap:.1f} spreads of returns."
         )
         return Check("refused", reason, numbers)
     outcome: Outcome = "passed" if overlap or gap < config.falsification_error_limit else "warned"

@@ -61,13 +61,18 @@ class JudgeConfig(ConfigModel):
 
     min_episodes: int = setting(FEWEST_EPISODES, "with fewer episodes the verdict is refused", ge=1)
     falsification_error_limit: float = setting(
-        0.35, "largest error of the behaviour's mean value, as a share of the spread of its returns", gt=0
+        0.5, "largest error of the behaviour's mean value, as a share of the spread of its returns", gt=0
     )
     falsification_correlation_limit: float = setting(
         0.5,
         "smallest correlation (of ranks or linear, the larger) of its values with held-out returns",
         ge=-1,
         le=1,
+    )
+    disagreement_limit: float = setting(
+        1.0,
+        "largest difference of two methods whose intervals lie apart, as a share of the spread of returns",
+        gt=0,
     )
     neighbours: int = setting(5, "a row is as far from the log as its k-th nearest logged row", ge=1)
     coverage_limit: float = setting(
