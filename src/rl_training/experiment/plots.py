@@ -74,9 +74,11 @@ def _draw(rows: Rows, config: Facts, *, fallback_title: str, data_return: float 
 
     returns = _curve(rows, "eval", "eval_return_mean")
     losses = _losses(rows)
-    panels = max(1, bool(len(returns[0])) + bool(losses))
+    values = _curve(rows, "eval", "judge_value")
+    measured, estimated = bool(len(returns[0])), bool(len(values[0]))
+    panels = max(1, measured + estimated + bool(losses))
     figure = Figure(figsize=(8, 2.2 + 2.2 * panels), dpi=150, layout="constrained")
-    axes = figure.subplots(panels, 1, sharex=True, squeeze=False, height_ratios=[3, 2][:panels])[:, 0]
+    axes = figure.subplots(panels, 1, sharex=True, squeeze=False, height_ratios=[3, 2, 2][:panels])[:, 0]
     for panel in axes:
         _style(panel)
     if len(returns[0]):
@@ -84,9 +86,11 @@ def _draw(rows: Rows, config: Facts, *, fallback_title: str, data_return: float 
         if data_return is not None:
             axes[0].axhline(data_return, color="#9aa5b1", linestyle="--", label="logged data", zorder=1)
         _legend(axes[0])
+    if estimated:
+        _draw_estimates(axes[int(measured)], rows, values)
     if losses:
         _draw_losses(axes[-1], losses)
-    if not len(returns[0]) and not losses:
+    if not measured and not estimated and not losses:
         axes[0].text(0.5, 0.5, "no metrics logged yet", ha="center", va="center", transform=axes[0].transAxes)
     for panel in axes:
         _mark_phases(panel, config)
@@ -128,6 +132,21 @@ def _draw_returns(panel: Axes, rows: Rows, returns: Curve) -> None:
     )
     panel.plot(steps, mean, color=RETURN_COLOR, marker="o", markersize=4, label="evaluation mean")
     panel.set_ylabel("return per episode")
+
+
+def _draw_estimates(panel: Axes, rows: Rows, values: Curve) -> None:
+    """What the judge says of the final policy: open diamonds with bars, unlike anything that was measured."""
+    low, high = (dict(zip(*_curve(rows, "eval", f"judge_{name}"), strict=True)) for name in ("low", "high"))
+    for step, value in zip(*values, strict=True):
+        if step in low and step in high:
+            panel.plot([step, step], [low[step], high[step]], color=RETURN_COLOR, linewidth=1.2, zorder=2)
+        panel.plot(step, value, "D", markersize=7, markerfacecolor="white", color=RETURN_COLOR, zorder=3)
+    panel.plot([], [], "D", markerfacecolor="white", color=RETURN_COLOR, label="estimated value [90 %]")
+    behaviour = _curve(rows, "eval", "judge_behaviour")[1]
+    if len(behaviour):
+        panel.axhline(behaviour[-1], color="#9aa5b1", linestyle="--", label="logged behaviour, estimated")
+    panel.set_ylabel("value, estimated")
+    _legend(panel)
 
 
 def _draw_losses(panel: Axes, losses: Mapping[str, Curve]) -> None:

@@ -9,18 +9,18 @@ from rl_training.config.yaml_text import read_yaml
 from rl_training.core.json_text import parse_json
 from rl_training.core.plain import State
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
-from rl_training.policies.scores import SeedScore
+from rl_training.policies.scores import SeedEstimate, SeedScore
 
 NOT_COMPARED = ("seed", "seeds", "output_dir", "tags", "device", "log_interval", "checkpoint_interval")
 """Settings of a run in which its sisters may differ."""
 
 
-def sister_scores(run_dir: Path) -> list[SeedScore]:
+def sister_scores(run_dir: Path) -> list[SeedScore | SeedEstimate]:
     """The evaluations of all runs beside `run_dir` that differ from it in their seed only, by seed."""
     own = _config(run_dir)
     if own is None:
         return []
-    found: dict[int, SeedScore] = {}
+    found: dict[int, SeedScore | SeedEstimate] = {}
     for other in sorted(run_dir.parent.iterdir()):
         if _config(other) == own and (score := _score(other)) is not None:
             found.setdefault(score.seed, score)
@@ -37,15 +37,15 @@ def _config(run_dir: Path) -> State | None:
     return {key: value for key, value in config.items() if key not in NOT_COMPARED}
 
 
-def _score(run_dir: Path) -> SeedScore | None:
+def _score(run_dir: Path) -> SeedScore | SeedEstimate | None:
+    """What was measured; else what was estimated."""
     try:
         summary = parse_json((run_dir / SUMMARY_FILE).read_bytes())
-        metrics = summary["metrics"]
-        return SeedScore(
-            int(summary["seed"]),
-            float(metrics["eval_return_mean"]),
-            float(metrics["eval_return_std"]),
-            int(metrics["eval_episodes"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        seed, metrics = int(summary["seed"]), summary["metrics"]
+        if metrics.get("eval_return_mean") is None:
+            value, low, high = (float(metrics[f"judge_{name}"]) for name in ("value", "low", "high"))
+            return SeedEstimate(seed, value, low, high, str(metrics["judge_verdict"]))
+        mean, std = (float(metrics[f"eval_return_{name}"]) for name in ("mean", "std"))
+        return SeedScore(seed, mean, std, int(metrics["eval_episodes"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

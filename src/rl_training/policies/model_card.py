@@ -8,7 +8,7 @@ from string import Template
 
 from rl_training.core.feature_names import FeatureNames
 from rl_training.core.plain import Facts
-from rl_training.policies.scores import SeedScore, mean_interval, student_interval
+from rl_training.policies.scores import SeedEstimate, SeedScore, mean_interval, student_interval
 from rl_training.policies.usage import CPP, LIBRARIES, PYTHON
 
 PAGE = Template("""# $title
@@ -98,7 +98,9 @@ GUARD = Template("""
 """)
 
 
-def model_card(metadata: Facts, file_name: str, format: str, seeds: Sequence[SeedScore] = ()) -> str:
+def model_card(
+    metadata: Facts, file_name: str, format: str, seeds: Sequence[SeedScore | SeedEstimate] = ()
+) -> str:
     """The page, from what is in the file and from the scores of the same config under other seeds."""
     spaces = metadata["spaces"]
     where = metadata["env_id"] or "the system that its log was recorded on"
@@ -119,7 +121,11 @@ def model_card(metadata: Facts, file_name: str, format: str, seeds: Sequence[See
         inside=", ".join(inside),
         head=metadata["actor"]["draws"],
         features=features_text(metadata),
-        scores=scores_text(metadata, seeds),
+        scores=scores_text(
+            metadata,
+            [each for each in seeds if isinstance(each, SeedScore)],
+            [each for each in seeds if isinstance(each, SeedEstimate)],
+        ),
         training=training_rows(metadata),
         limits=limits_text(metadata),
         guard=guard_text(metadata.get("guard")),
@@ -172,9 +178,17 @@ def fallback_text(fallback: Facts) -> str:
     return f"{told[fallback['kind']]} (applied by `guarded()`; `action` itself is the policy's)"
 
 
-def scores_text(metadata: Facts, seeds: Sequence[SeedScore]) -> str:
+def scores_text(metadata: Facts, seeds: Sequence[SeedScore], estimates: Sequence[SeedEstimate] = ()) -> str:
     """This policy's evaluation, then the other seeds of the same config; intervals are 95 % for the mean."""
     lines = [own_score(metadata)]
+    if len(estimates) > 1 and not seeds:
+        lines += ["", "The same config under other seeds, each estimated from the log, none measured:", ""]
+        lines += ["| seed | estimated value | 90 % interval | verdict |", "|---|---|---|---|"]
+        lines += [
+            f"| {each.seed} | {each.value:.4g} | [{each.low:.4g}, {each.high:.4g}] | {each.verdict} |"
+            for each in estimates
+        ]
+        return "\n".join(lines)
     if len(seeds) > 1:
         lines += ["", "The same config under other seeds, last evaluation of each:", ""]
         lines += ["| seed | return, mean | std over episodes | episodes |", "|---|---|---|---|"]
@@ -198,11 +212,24 @@ def scores_text(metadata: Facts, seeds: Sequence[SeedScore]) -> str:
     return "\n".join(lines)
 
 
+def estimated_score(scores: Facts) -> str:
+    """What the run's judge says, and that nobody has measured it."""
+    untried = "This policy was not tried out during training."
+    if scores.get("judge_value") is None:
+        note = scores.get("judge_note")
+        return untried if note is None else f"{untried} Its value is {note}."
+    value, low, high, behaviour = (scores[f"judge_{name}"] for name in ("value", "low", "high", "behaviour"))
+    return (
+        f"{untried} **Estimated, not measured**: value {value:.4g}, 90 % interval [{low:.4g}, {high:.4g}], "
+        f"beside {behaviour:.4g} of the logged behaviour. {scores['judge_note']}"
+    )
+
+
 def own_score(metadata: Facts) -> str:
     scores, seed = metadata["scores"], metadata["training"]["seed"]
     mean, std, count = (scores.get(f"eval_{name}") for name in ("return_mean", "return_std", "episodes"))
     if mean is None or not count:
-        return "This policy was not tried out during training."
+        return estimated_score(scores)
     text = f"Seed {seed}: mean return {mean:.1f} over {count} episode(s) (std {std:.1f})"
     if count > 1:
         interval = student_interval(mean, std * math.sqrt(count / (count - 1)), count)

@@ -19,6 +19,17 @@ class SeedScore:
     episodes: int
 
 
+@dataclass(frozen=True)
+class SeedEstimate:
+    """What the log says of one seed's policy, which nobody has tried out."""
+
+    seed: int
+    value: float
+    low: float
+    high: float
+    verdict: str
+
+
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
     """Student's interval for the mean; nothing can be said from fewer than two numbers."""
     count = len(values)

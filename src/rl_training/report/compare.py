@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rl_training.core.errors import UserError
+from rl_training.judging.judgement import Interval
+from rl_training.judging.selection import within_noise
+from rl_training.report.estimates import estimated_difference, show
 from rl_training.report.online_phase import COLUMNS, column
-from rl_training.report.run_reader import SCORE, RunRecord, metric_title
+from rl_training.report.run_reader import JUDGED, SCORE, RunRecord, metric_title
 from rl_training.report.statistics import FEW_RUNS, Estimate, difference, probability_of_improvement
 from rl_training.report.study import (
     Group,
@@ -36,6 +39,8 @@ class Comparison:
     improvement: Estimate
     online: Mapping[str, tuple[Strata, Strata, Estimate]]
     """What going online did, by name: both sides and their difference; only what all their tasks have."""
+    estimates: tuple[Interval, Interval] | None = None
+    """Where nothing was measured: what the judges of the runs say, with the noise of that."""
 
     @property
     def runs(self) -> tuple[int, int]:
@@ -45,6 +50,8 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """One sentence that rests on the last evaluations."""
+        if self.estimates is not None:
+            return _estimated(*self.estimates)
         change, (first, second) = self.last_difference, self.runs
         told = f"{plain_number(change.value)} {bounds(change)}" if min(first, second) > 1 else ""
         what = f"last {metric_title(self.metric)}"
@@ -59,6 +66,14 @@ class Comparison:
         return f"{better} is better: difference in {what} (A - B) {told} ({basis}).{hint}"
 
 
+def _estimated(first: Interval, second: Interval) -> str:
+    change = f"{plain_number(first.value - second.value)}, A {show(first)}, B {show(second)}"
+    if within_noise(first, second):
+        return f"A tie: estimated values differ by {change}, within the noise of the estimates; not measured."
+    better = "A" if first.value > second.value else "B"
+    return f"{better} is better by estimate: values differ by {change}; estimated from the log, not measured."
+
+
 def compare_runs(
     first: Sequence[RunRecord], second: Sequence[RunRecord], *, metric: str | None = None, seed: int = 0
 ) -> Comparison:
@@ -66,7 +81,7 @@ def compare_runs(
     metric = metric or common_metric([*first, *second])
     check_metric([*first, *second], metric)
     sides = [_groups_of(name, runs, metric) for name, runs in (("A", first), ("B", second))]
-    key = _common_key(sides)
+    key = _common_key(sides, same_data=metric == JUDGED)
     tables = [{key(group.runs[0]): group for group in side} for side in sides]
     if len(tables[0]) > 1 and metric != SCORE:
         raise UserError(
@@ -85,6 +100,7 @@ def compare_runs(
         difference(best_a, best_b, seed=seed),
         probability_of_improvement(last_a, last_b, seed=seed),
         dict(_online(groups[0], groups[1], metric, seed)),
+        estimated_difference(groups[0], groups[1]) if metric == JUDGED else None,
     )
 
 
@@ -100,7 +116,11 @@ def _online(
 def _groups_of(name: str, runs: Sequence[RunRecord], metric: str) -> list[Group]:
     """The one configuration of a side, in each of its tasks."""
     if not any(run.finished and run.last(metric) is not None for run in runs):
-        raise UserError(f"{name} has no finished run with the metric {metric!r}: the two cannot be compared")
+        only = any(run.estimate for run in runs) and metric != JUDGED
+        hint = "; it was only estimated: judge both by one log with `rl-training judge`" if only else ""
+        raise UserError(
+            f"{name} has no finished run with the metric {metric!r}: the two cannot be compared{hint}"
+        )
     groups = []
     for task in arrange(runs, metric).tasks:
         if len(task.groups) > 1:
@@ -110,9 +130,9 @@ def _groups_of(name: str, runs: Sequence[RunRecord], metric: str) -> list[Group]
     return groups
 
 
-def _common_key(sides: Sequence[Sequence[Group]]) -> Callable[[RunRecord], str]:
+def _common_key(sides: Sequence[Sequence[Group]], *, same_data: bool) -> Callable[[RunRecord], str]:
     """What pairs the tasks of both sides: environment and data, or the environment where the data differs."""
-    for key in (task_key, environment_key):
+    for key in (task_key,) if same_data else (task_key, environment_key):
         first, second = ([key(group.runs[0]) for group in side] for side in sides)
         if set(first) == set(second) and len(set(first)) == len(first) == len(second):
             return key

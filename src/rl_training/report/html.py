@@ -16,7 +16,7 @@ from rl_training.report.sections import Block, Section
 from rl_training.report.statistics import Estimate
 from rl_training.report.style import STYLE
 from rl_training.report.summary import Head
-from rl_training.report.svg import Chart
+from rl_training.report.svg import Chart, Series
 from rl_training.report.tables import Cell, Link, Table, bounds, plain_number
 
 SHORT = 24
@@ -59,7 +59,7 @@ def _block(block: Block, heading: str) -> str:
 def _chart(chart: Chart) -> str:
     legend = "".join(
         f'<li><svg class="key" viewBox="0 0 24 10" aria-hidden="true">'
-        f'<path class="line {series.style}" d="M1 5H23"/></svg>{escape(series.label)}</li>'
+        f"{_key(series)}</svg>{escape(series.label)}</li>"
         for series in chart.series
     )
     legend += "".join(
@@ -72,6 +72,13 @@ def _chart(chart: Chart) -> str:
     if chart.small:  # the caption says what the one line is
         return f'<figure class="small">{caption}{chart.svg()}</figure>\n'
     return f'<figure>{caption}{chart.svg()}<ul class="legend">{legend}</ul></figure>\n'
+
+
+def _key(series: Series) -> str:
+    """How a series looks, for the legend."""
+    line = f'<path class="line {series.style}" d="M1 5H23"/>'
+    diamond = f'<path class="diamond {series.style}" d="M12 1l4 4l-4 4l-4 -4Z"/>'
+    return line + diamond if series.estimated else line
 
 
 def _table(table: Table, heading: str) -> str:

@@ -18,6 +18,7 @@ from rl_training.core.plain import Facts
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
+from rl_training.judging.judgement import Interval
 
 RUN_FORMAT = 1
 """Version of the files in a run directory; one without a number is of the first."""
@@ -28,7 +29,7 @@ JUDGED = "judge_value"
 """What a run without an environment says of its policy in the end, by its log."""
 SCORE_REFERENCE = "eval_normalized_score_reference"
 
-METRIC_TITLES = {RETURN: "return", SCORE: "normalised score", JUDGED: "value by the log"}
+METRIC_TITLES = {RETURN: "return", SCORE: "normalised score", JUDGED: "estimated value"}
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -79,8 +80,16 @@ class RunRecord:
         """What the run noted about its data; empty for one that learned from interaction."""
         return _mapping((self.summary or {}).get("dataset"))
 
+    @property
+    def estimate(self) -> Interval | None:
+        """The value that the run's judge gave its final policy; none where it was not judged."""
+        value, low, high = (number(self.metrics.get(f"judge_{name}")) for name in ("value", "low", "high"))
+        return None if value is None else Interval(value, low, high)
+
     def data_return(self, metric: str) -> float | None:
         """Mean return of the episodes learned from, on the metric's scale; none where that is not known."""
+        if metric == JUDGED:
+            return number(self.metrics.get("judge_behaviour"))
         return self.on_scale(number(self.dataset.get("return_mean")), metric)
 
     def on_scale(self, value: float | None, metric: str) -> float | None:

@@ -10,9 +10,10 @@ from statistics import fmean
 
 import numpy as np
 
+from rl_training.report.estimates import MARK, estimate_band, judgements_table
 from rl_training.report.marks import Intervals, Scatter
 from rl_training.report.online_phase import online_table, phase_marks
-from rl_training.report.run_reader import SCORE, metric_title
+from rl_training.report.run_reader import JUDGED, SCORE, metric_title
 from rl_training.report.single_run import result_table, run_curve, settings_table, training_charts
 from rl_training.report.statistics import (
     STATISTICS,
@@ -49,10 +50,15 @@ def sections(study: Study, folder: Path, seed: int = 0) -> list[Section]:
     """Everything the report says, in order; links are relative to `folder`."""
     if len(study.runs) == 1:
         return _one_run(study, folder)
-    parts = [_task_section(task, study.metric, seed) for task in study.tasks]
+    parts = [_task_section(task, task.metric, seed) for task in study.tasks]
     if len(study.tasks) > 1 and study.metric == SCORE:
         parts.append(Section("All tasks together", tuple(across_tasks(study, seed))))
-    tables = (throughput_table(study), datasets_table(study), runs_table(study, folder))
+    tables = (
+        judgements_table(study),
+        throughput_table(study),
+        datasets_table(study),
+        runs_table(study, folder),
+    )
     return parts + [Section(table.title, (table,)) for table in tables if table.rows]
 
 
@@ -96,6 +102,10 @@ _CURVE_NOTE = (
     "Thick: mean over finished runs and its 95 % interval, at steps at which all of them were evaluated. "
     "Thin: single runs, also unfinished ones."
 )
+ESTIMATED_NOTE = (
+    f"{MARK}: what a judge says of the final policy from logged episodes, with its 90 % interval (one run) "
+    "or the 95 % interval over runs. Nothing here was measured."
+)
 _INTERVAL_NOTE = (
     "In brackets: 95 % stratified bootstrap intervals over runs. Fewer than five runs give intervals that "
     "are too narrow, a single run gives none."
@@ -107,12 +117,12 @@ _BEST_NOTE = (
 
 def _one_run(study: Study, folder: Path) -> list[Section]:
     (task,), (run,) = study.tasks, study.runs
-    curve = run_curve(run, task, study.metric, data_level(task, study.metric))
-    parts = [Section(task.label, (curve, result_table(run, study.metric, folder)))]
+    curve = run_curve(run, task, task.metric, data_level(task, task.metric))
+    parts = [Section(task.label, (curve, result_table(run, task.metric, folder)))]
     losses = training_charts(run, task)
     if losses:
         parts.append(Section("Training", tuple(losses)))
-    tables = (datasets_table(study), settings_table(run))
+    tables = (judgements_table(study), datasets_table(study), settings_table(run))
     return parts + [Section(table.title, (table,)) for table in tables if table.rows]
 
 
@@ -121,7 +131,10 @@ def _task_section(task: Task, metric: str, seed: int) -> Section:
     best = {group.label: [group.best(metric)] for group in task.groups}
     scores = {group.label: last[group.label] for group in task.counted}
     several = any(len(group.runs) > 1 for group in task.counted)
-    blocks: list[Table | Chart] = [learning_curves(task, metric, seed), *_final_tables(last, best, seed)]
+    tables = _final_tables(last, best, seed)
+    if task.estimated:  # a single value at the end: its best is its last
+        tables = [final_table(last, "Estimated value", f"{MARK} from logged episodes, not measured. ", seed)]
+    blocks: list[Table | Chart] = [learning_curves(task, metric, seed), *tables]
     online = online_table(task.groups, metric, seed)
     if online.rows:
         blocks.append(online)
@@ -147,11 +160,13 @@ def learning_curves(task: Task, metric: str, seed: int) -> Chart:
         single = [run.series(metric) for run in group.runs + group.unfinished]
         series.append(
             Series(
-                f"{group.label}, n = {len(counted)}",
+                f"{group.label}, n = {len(counted)}{', estimated' if task.estimated else ''}",
                 group.color,
                 [(step, mean.value) for step, mean in means],
-                [(step, mean.low, mean.high) for step, mean in means if mean.has_interval],
+                [(step, mean.low, mean.high) for step, mean in means if mean.has_interval]
+                or (estimate_band(group.runs) if task.estimated else []),
                 single if len(single) > 1 or not counted else (),
+                task.estimated,
             )
         )
     return Chart(
@@ -159,7 +174,7 @@ def learning_curves(task: Task, metric: str, seed: int) -> Chart:
         task.step_label,
         metric_title(metric),
         tuple(series),
-        _CURVE_NOTE,
+        ESTIMATED_NOTE if task.estimated else _CURVE_NOTE,
         data_level(task, metric),
         marks=phase_marks(run for group in task.groups for run in group.members),
     )
@@ -168,7 +183,8 @@ def learning_curves(task: Task, metric: str, seed: int) -> Chart:
 def data_level(task: Task, metric: str) -> tuple[Level, ...]:
     """The data's own return as a line to compare with, where it is known."""
     value = task.data_return(metric)
-    return () if value is None else (Level(f"mean of the logged data, {plain_number(value)}", value),)
+    name = "logged behaviour, estimated" if metric == JUDGED else "mean of the logged data"
+    return () if value is None else (Level(f"{name}, {plain_number(value)}", value),)
 
 
 def profile_chart(
@@ -200,7 +216,7 @@ def across_tasks(study: Study, seed: int) -> list[Table | Chart]:
     last: dict[str, list[list[float]]] = {}
     best: dict[str, list[list[float]]] = {}
     for task in study.tasks:
-        for group in task.groups:
+        for group in () if task.estimated else task.groups:
             groups.setdefault(group.label, group)
             last.setdefault(group.label, []).append(group.last(study.metric))
             best.setdefault(group.label, []).append(group.best(study.metric))

@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from rl_training.core.feature_names import FeatureNames
+from rl_training.report.estimates import MARK, estimate_band
 from rl_training.report.online_phase import online_rows, phase_marks
-from rl_training.report.run_reader import RunRecord, metric_title, number
+from rl_training.report.run_reader import JUDGED, RunRecord, metric_title, number
 from rl_training.report.study import Task, algorithm_title, show_value
 from rl_training.report.svg import Chart, Level, Series
 from rl_training.report.tables import Cell, Link, Table, duration, plain_number, updates_per_second
@@ -27,7 +28,10 @@ def result_table(run: RunRecord, metric: str, folder: Path) -> Table:
     ]
     last, best = run.last(metric), run.best(metric)
     if last is not None:
-        rows.append((f"last {metric_title(metric)}", f"{plain_number(last)}{_spread(run)}"))
+        spread = f" ({MARK})" if metric == JUDGED else _spread(run)
+        rows.append((f"last {metric_title(metric)}", f"{plain_number(last)}{spread}"))
+    if run.metrics.get("judge_note"):
+        rows.append(("judged by the log", str(run.metrics["judge_note"])))
     if best is not None and best[1] != last:
         told = f"{plain_number(best[1])} at step {best[0]:,} (chosen by its own score: optimistic)"
         rows.append((f"best {metric_title(metric)}", told))
@@ -55,8 +59,11 @@ def _spread(run: RunRecord) -> str:
 
 def run_curve(run: RunRecord, task: Task, metric: str, levels: tuple[Level, ...]) -> Chart:
     """The evaluations of the run."""
-    series = Series(metric_title(metric), 0, run.series(metric))
+    estimated = metric == JUDGED
+    band = estimate_band([run]) if estimated and run.series(metric) else []
+    series = Series(metric_title(metric), 0, run.series(metric), band, estimated=estimated)
     note = "Each point is one evaluation." if run.series(metric) else "Not evaluated yet."
+    note = f"{MARK} from logged episodes, with its 90 % interval; not measured." if estimated else note
     marks = phase_marks([run])
     return Chart(
         "Learning curve", task.step_label, metric_title(metric), (series,), note, levels, marks=marks

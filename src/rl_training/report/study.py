@@ -18,7 +18,7 @@ from rl_training.report.run_reader import JUDGED, RETURN, SCORE, SCORE_REFERENCE
 NOT_A_SETTING = {
     *("format_version", "algo", "env_id", "env_kwargs", "algo_kwargs", "seed", "seeds", "tags", "output_dir"),
     *("device", "log_interval", "checkpoint_interval", "keep_checkpoints", "save_best", "compile"),
-    "dataset_in_memory",
+    *("dataset_in_memory", "judge_at_end"),
 }
 # What says which data was learned from: part of the task, not of the method.
 DATA_SETTINGS = (
@@ -64,6 +64,12 @@ class Task:
     label: str
     step_label: str
     groups: tuple[Group, ...]
+    metric: str
+
+    @property
+    def estimated(self) -> bool:
+        """Whether nothing was measured here: the numbers are values by the log."""
+        return self.metric == JUDGED
 
     @property
     def counted(self) -> list[Group]:
@@ -102,7 +108,8 @@ def arrange(runs: Sequence[RunRecord], metric: str | None = None) -> Study:
     colors: dict[str, int] = {}
     tasks = []
     for label, members in sorted(zip(labels, by_task.values(), strict=True), key=lambda pair: pair[0]):
-        tasks.append(Task(label, _step_label(members), tuple(_groups(members, metric, colors))))
+        own = given or task_metric(members, metric)
+        tasks.append(Task(label, _step_label(members), tuple(_groups(members, own, colors)), own))
     return Study(metric, tuple(tasks))
 
 
@@ -115,10 +122,19 @@ def _step_label(runs: Sequence[RunRecord]) -> str:
     return "environment steps" if entry.online else "gradient steps"
 
 
+def task_metric(runs: Sequence[RunRecord], common: str) -> str:
+    """The metric of the whole report, unless the runs of this task were never tried out but judged."""
+    judged = any(run.series(JUDGED) for run in runs) and not any(run.series(common) for run in runs)
+    if judged:
+        check_metric(runs, JUDGED)
+    return JUDGED if judged else common
+
+
 def common_metric(runs: Iterable[RunRecord]) -> str:
-    """The normalised score if every run has it, else the plain return, else the value by the log."""
+    """The normalised score if every measured run has it, else the return, else the value by the log."""
     runs = list(runs)
-    if all(run.series(SCORE) for run in runs):
+    measured = [run for run in runs if run.series(RETURN) or not run.series(JUDGED)]
+    if measured and all(run.series(SCORE) for run in measured):
         return SCORE
     judged = not any(run.series(RETURN) for run in runs) and any(run.series(JUDGED) for run in runs)
     return JUDGED if judged else RETURN
@@ -134,6 +150,8 @@ def check_metric(runs: Sequence[RunRecord], metric: str) -> None:
         raise UserError(
             f"metric {metric!r} is in no evaluation of these {len(runs)} runs; they have: {names}"
         )
+    if metric == JUDGED:
+        _check_same_discount(runs)
     if metric != SCORE:
         return
     references: dict[str, set[str]] = {}
@@ -146,6 +164,16 @@ def check_metric(runs: Sequence[RunRecord], metric: str) -> None:
                 f"normalised scores relative to different references ({', '.join(sorted(several))}) "
                 f"cannot be compared: use --metric {RETURN}"
             )
+
+
+def _check_same_discount(runs: Sequence[RunRecord]) -> None:
+    found = {run.settings.get("judge_gamma") for run in runs if run.series(JUDGED)}
+    if len(found) > 1:
+        told = ", ".join(sorted(map(str, found)))
+        raise UserError(
+            f"values estimated with different judge_gamma ({told}) cannot be compared: judge the policies "
+            "together with `rl-training judge`"
+        )
 
 
 def environment_key(run: RunRecord) -> str:

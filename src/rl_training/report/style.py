@@ -48,6 +48,9 @@ svg.key { width: 24px; height: 10px; margin-right: .4rem; vertical-align: middle
 .thin { fill: none; stroke: var(--c); stroke-width: 1; opacity: .35; }
 .band { fill: var(--c); opacity: .16; }
 .dot { fill: var(--c); }
+.diamond { fill: var(--page); stroke: var(--c); stroke-width: 1.8; }
+.bar { stroke: var(--c); stroke-width: 1.8; fill: none; }
+.line.estimated { stroke-dasharray: 3 4; }
 .level { stroke: var(--quiet); stroke-width: 1.6; stroke-dasharray: 6 4; fill: none; }
 .mark { stroke: var(--quiet); stroke-width: 1.2; stroke-dasharray: 1 3; fill: none; }
 .d1 { stroke-dasharray: 7 4; }

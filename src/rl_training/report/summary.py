@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
+from rl_training.report.estimates import MARK, estimated_verdict
 from rl_training.report.run_reader import SCORE, RunRecord, metric_title
 from rl_training.report.statistics import CONFIDENCE, FEW_RUNS, Estimate, difference, estimate
 from rl_training.report.study import Group, Study, Task
@@ -40,23 +41,27 @@ def verdict(study: Study, seed: int = 0) -> tuple[str, ...]:
     """A sentence or two for all tasks together where their scores share a scale, then for each task."""
     what = f"last {metric_title(study.metric)}"
     sentences = []
-    shared = _in_all_tasks(study) if len(study.tasks) > 1 and study.metric == SCORE else []
+    measured = [task for task in study.tasks if not task.estimated]
+    shared = _in_all_tasks(measured, study.metric) if len(measured) > 1 and study.metric == SCORE else []
     if shared:
-        sentences.append(f"All {len(study.tasks)} tasks together: {_judged(shared, what, seed)}")
+        sentences.append(f"All {len(measured)} tasks together: {_judged(shared, what, seed)}")
     for task in study.tasks:
-        candidates = [Candidate(group.label, [group.last(study.metric)]) for group in task.counted]
-        told = _judged(candidates, what, seed) + _against_data(task, study.metric, seed)
+        if task.estimated and task.counted:
+            sentences.append(f"{task.label}: {estimated_verdict(task)}")
+            continue
+        candidates = [Candidate(group.label, [group.last(task.metric)]) for group in task.counted]
+        told = _judged(candidates, what, seed) + _against_data(task, task.metric, seed)
         sentences.append(f"{task.label}: {told}")
     return tuple(sentences)
 
 
-def _in_all_tasks(study: Study) -> list[Candidate]:
+def _in_all_tasks(tasks: Sequence[Task], metric: str) -> list[Candidate]:
     """The configurations that have counted runs in every task, from the best down."""
     found: dict[str, list[list[float]]] = {}
-    for task in study.tasks:
+    for task in tasks:
         for group in task.counted:
-            found.setdefault(group.label, []).append(group.last(study.metric))
-    shared = [Candidate(label, strata) for label, strata in found.items() if len(strata) == len(study.tasks)]
+            found.setdefault(group.label, []).append(group.last(metric))
+    shared = [Candidate(label, strata) for label, strata in found.items() if len(strata) == len(tasks)]
     return sorted(shared, key=lambda each: -estimate(each.strata).value)
 
 
@@ -117,8 +122,17 @@ def facts(study: Study, written: date) -> tuple[str, ...]:
     left_out = [f"{unfinished} not finished or not evaluated"] if unfinished else []
     left_out += [f"{repeated} that repeat a seed"] if repeated else []
     rest = f"; left out: {', '.join(left_out)}" if left_out else ""
-    judged = f"judged by {metric_title(study.metric)}, measured in the environment"
-    return f"{read}, {judged}{rest}.", _origin(study.runs, written)
+    return f"{read}, {_basis(study)}{rest}.", _origin(study.runs, written)
+
+
+def _basis(study: Study) -> str:
+    """What the runs are judged by, and how many of them were never tried out."""
+    guessed = sum(len(group.runs) for task in study.tasks if task.estimated for group in task.groups)
+    measured = f"judged by {metric_title(study.metric)}, measured in the environment"
+    told = f"{count(guessed, 'run')} by a value {MARK} from logged episodes, never tried out"
+    if all(task.estimated for task in study.tasks):
+        return told
+    return f"{measured}; {told}" if guessed else measured
 
 
 def _origin(runs: Sequence[RunRecord], written: date) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape
 
 Points = Sequence[tuple[float, float]]
+Band = Sequence[tuple[float, float, float]]
+"""(x, low, high)"""
 
 COLORS = 8
 """Colours of the style sheet; further series repeat them with dashes."""
@@ -25,13 +27,16 @@ class Series:
     label: str
     color: int
     line: Points
-    band: Sequence[tuple[float, float, float]] = ()
+    band: Band = ()
     single: Sequence[Points] = ()
+    estimated: bool = False
+    """Drawn with open diamonds and dashes, and with a bar where there is one interval only."""
 
     @property
     def style(self) -> str:
         """Style-sheet classes of its colour and dashes."""
-        return f"c{self.color % COLORS} d{min(self.color // COLORS, 2)}"
+        told = " estimated" if self.estimated else ""
+        return f"c{self.color % COLORS} d{min(self.color // COLORS, 2)}{told}"
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,8 @@ def _drawn(series: Series, frame: _Frame) -> Iterable[str]:
         there = [frame.place((x, low)) for x, low, _ in series.band]
         back = [frame.place((x, high)) for x, _, high in reversed(series.band)]
         yield f'<polygon class="band {series.style}" points="{" ".join([*there, *back])}"/>'
+    elif series.estimated:
+        yield from (_bar(series.style, frame, *each) for each in series.band)
     if len(series.line) > 1:
         yield _path("line", series.style, frame, series.line)
     if len(series.line) > 60:
@@ -172,10 +179,21 @@ def _drawn(series: Series, frame: _Frame) -> Iterable[str]:
     bounds = {x: f" [{low:.4g}, {high:.4g}]" for x, low, high in series.band}
     for x, y in series.line:
         told = escape(f"{series.label}: {y:.4g}{bounds.get(x, '')} at {x:,.6g}")
-        yield (
-            f'<circle class="dot {series.style}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="2.6">'
-            f"<title>{told}</title></circle>"
-        )
+        yield _dot(series, frame.x(x), frame.y(y), told)
+
+
+def _dot(series: Series, x: float, y: float, told: str) -> str:
+    """A filled circle, or an open diamond where the value was estimated."""
+    if series.estimated:
+        shape = f"M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6Z"
+        return f'<path class="diamond {series.style}" d="{shape}"><title>{told} (estimated)</title></path>'
+    return (
+        f'<circle class="dot {series.style}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"><title>{told}</title></circle>'
+    )
+
+
+def _bar(style: str, frame: _Frame, x: float, low: float, high: float) -> str:
+    return f'<path class="bar {style}" d="M{frame.x(x):.1f} {frame.y(low):.1f}V{frame.y(high):.1f}"/>'
 
 
 def _path(kind: str, style: str, frame: _Frame, line: Points) -> str:

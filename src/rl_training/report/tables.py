@@ -89,11 +89,17 @@ def datasets_table(study: Study) -> Table:
 def runs_table(study: Study, folder: Path) -> Table:
     """All runs, from the best configuration down; the column of best evaluations only where it says more."""
     rows: list[tuple[Cell, ...]] = []
-    higher = any((best := run.best(study.metric)) and best[1] != run.last(study.metric) for run in study.runs)
+    higher = any(
+        (best := run.best(task.metric)) and best[1] != run.last(task.metric)
+        for task in study.tasks
+        for group in task.groups
+        for run in group.members
+    )
     for task in study.tasks:
+        mark = " ◇ estimated" if task.estimated else ""
         for group in task.groups:
             for run in group.members:
-                last, best = run.last(study.metric), run.best(study.metric)
+                last, best = run.last(task.metric), run.best(task.metric)
                 told = "–" if best is None else f"{plain_number(best[1])} at {best[0]:,}"
                 rows.append(
                     (
@@ -102,7 +108,7 @@ def runs_table(study: Study, folder: Path) -> Table:
                         show_value(run.seed),
                         _status(run, group),
                         f"{run.last_step:,}",
-                        "–" if last is None else plain_number(last),
+                        "–" if last is None else plain_number(last) + mark,
                         *(["as last" if best and best[1] == last else told] if higher else []),
                     )
                 )

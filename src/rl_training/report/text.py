@@ -38,8 +38,8 @@ def render_csv(study: Study, seed: int = 0) -> str:
     writer.writerow(_CSV_HEADER)
     for task in study.tasks:
         for group in task.groups:
-            for name, scores in (("last", group.last(study.metric)), ("best", group.best(study.metric))):
-                place = (_plain(task.label), _plain(group.label), _plain(study.metric), name, len(scores))
+            for name, scores in (("last", group.last(task.metric)), ("best", group.best(task.metric))):
+                place = (_plain(task.label), _plain(group.label), _plain(task.metric), name, len(scores))
                 for statistic, function in STATISTICS.items() if scores else ():
                     result = estimate([scores], function, seed=seed)
                     low, high = (result.low, result.high) if result.has_interval else ("", "")
