@@ -9,19 +9,14 @@ from rl_training.core.errors import UserError
 from rl_training.judging.judgement import Interval
 from rl_training.judging.selection import within_noise
 from rl_training.report.estimates import estimated_difference, show
+from rl_training.report.metrics import check_metric, common_metric
 from rl_training.report.online_phase import COLUMNS, column
 from rl_training.report.run_reader import JUDGED, SCORE, RunRecord, metric_title
 from rl_training.report.statistics import FEW_RUNS, Estimate, difference, probability_of_improvement
-from rl_training.report.study import (
-    Group,
-    arrange,
-    check_metric,
-    common_metric,
-    environment_key,
-    task_key,
-)
+from rl_training.report.study import Group, arrange
 from rl_training.report.summary import FEW_RUNS_HINT
 from rl_training.report.tables import bounds, plain_number
+from rl_training.report.task_keys import environment_key, task_key
 
 Strata = list[list[float]]
 

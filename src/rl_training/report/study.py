@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import PurePath
 from statistics import fmean
 
 from rl_training.core.algorithms import algorithm_facts
-from rl_training.core.errors import UserError
-from rl_training.report.run_reader import JUDGED, RETURN, SCORE, SCORE_REFERENCE, RunRecord
+from rl_training.report.metrics import check_metric, common_metric, task_metric
+from rl_training.report.run_reader import JUDGED, RunRecord
+from rl_training.report.task_keys import DATA_SETTINGS, canonical, data_settings, task_key
 
 # What may differ between repetitions of one configuration, or changes nothing that is learned.
 NOT_A_SETTING = {
@@ -20,11 +21,6 @@ NOT_A_SETTING = {
     *("device", "log_interval", "checkpoint_interval", "keep_checkpoints", "save_best", "compile"),
     *("dataset_in_memory", "judge_at_end"),
 }
-# What says which data was learned from: part of the task, not of the method.
-DATA_SETTINGS = (
-    *("dataset_id", "dataset_path", "dataset_kind", "dataset_checkpoint", "dataset_noise"),
-    *("dataset_random_share", "dataset_size", "dataset_seed", "dataset_parts"),
-)
 
 
 @dataclass(frozen=True)
@@ -122,70 +118,6 @@ def _step_label(runs: Sequence[RunRecord]) -> str:
     return "environment steps" if entry.online else "gradient steps"
 
 
-def task_metric(runs: Sequence[RunRecord], common: str) -> str:
-    """The metric of the whole report, unless the runs of this task were never tried out but judged."""
-    judged = any(run.series(JUDGED) for run in runs) and not any(run.series(common) for run in runs)
-    if judged:
-        check_metric(runs, JUDGED)
-    return JUDGED if judged else common
-
-
-def common_metric(runs: Iterable[RunRecord]) -> str:
-    """The normalised score if every measured run has it, else the return, else the value by the log."""
-    runs = list(runs)
-    measured = [run for run in runs if run.series(RETURN) or not run.series(JUDGED)]
-    if measured and all(run.series(SCORE) for run in measured):
-        return SCORE
-    judged = not any(run.series(RETURN) for run in runs) and any(run.series(JUDGED) for run in runs)
-    return JUDGED if judged else RETURN
-
-
-def check_metric(runs: Sequence[RunRecord], metric: str) -> None:
-    """Refuse a metric that no run has, and scores that are relative to different references."""
-    if not any(run.series(metric) for run in runs):
-        known = sorted(
-            {name for run in runs for row in run.rows if row.get("kind") == "eval" for name in row}
-        )
-        names = ", ".join(name for name in known if name not in ("step", "kind", "time")) or "none"
-        raise UserError(
-            f"metric {metric!r} is in no evaluation of these {len(runs)} runs; they have: {names}"
-        )
-    if metric == JUDGED:
-        _check_same_discount(runs)
-    if metric != SCORE:
-        return
-    references: dict[str, set[str]] = {}
-    for run in runs:
-        found = {str(row[SCORE_REFERENCE]) for row in run.rows if row.get(SCORE_REFERENCE) is not None}
-        references.setdefault(task_key(run), set()).update(found)
-    for several in references.values():
-        if len(several) > 1:
-            raise UserError(
-                f"normalised scores relative to different references ({', '.join(sorted(several))}) "
-                f"cannot be compared: use --metric {RETURN}"
-            )
-
-
-def _check_same_discount(runs: Sequence[RunRecord]) -> None:
-    found = {run.settings.get("judge_gamma") for run in runs if run.series(JUDGED)}
-    if len(found) > 1:
-        told = ", ".join(sorted(map(str, found)))
-        raise UserError(
-            f"values estimated with different judge_gamma ({told}) cannot be compared: judge the policies "
-            "together with `rl-training judge`"
-        )
-
-
-def environment_key(run: RunRecord) -> str:
-    """Equal for runs whose returns mean the same."""
-    return _canonical([run.env_id, run.config.get("env_kwargs") or {}])
-
-
-def task_key(run: RunRecord) -> str:
-    """Equal for runs that are repetitions or rivals: the same environment and the same data."""
-    return _canonical([environment_key(run), _data_settings(run)])
-
-
 def method_settings(run: RunRecord) -> dict[str, object]:
     """The settings that make a configuration, without seed, paths, data and book-keeping."""
     settings = {**run.config, **run.settings}
@@ -200,7 +132,7 @@ def differing_settings(
     names = {name: None for each in settings for name in each}
     found = []
     for name in names:
-        values = {_canonical(each[name]) for each in settings if name in each}
+        values = {canonical(each[name]) for each in settings if name in each}
         absent = missing_differs and any(name not in each for each in settings)
         if len(values) + absent > 1:
             found.append(name)
@@ -233,7 +165,7 @@ def algorithm_title(algo: str) -> str:
 def _groups(runs: Sequence[RunRecord], metric: str, colors: dict[str, int]) -> list[Group]:
     by_method: dict[tuple[str, str], list[RunRecord]] = {}
     for run in runs:
-        by_method.setdefault((run.algo, _canonical(method_settings(run))), []).append(run)
+        by_method.setdefault((run.algo, canonical(method_settings(run))), []).append(run)
     methods = [(algo, method_settings(members[0])) for (algo, _), members in by_method.items()]
     titles = [algorithm_title(algo) for algo, _ in methods]
     labels = distinct_labels(titles, [settings for _, settings in methods])
@@ -260,7 +192,7 @@ def _counted(
     for run in sorted(runs, key=lambda run: (str(run.seed).zfill(12), run.name)):
         if not run.finished or run.last(metric) is None:
             unfinished.append(run)
-        elif counted.setdefault(_canonical(run.seed), run) is not run:
+        elif counted.setdefault(canonical(run.seed), run) is not run:
             repeated.append(run)
     return tuple(counted.values()), tuple(unfinished), tuple(repeated)
 
@@ -270,7 +202,7 @@ def _telling_settings(settings: Sequence[Mapping[str, object]]) -> list[str]:
     names, shown = differing_settings(settings, missing_differs=True), list[str]()
 
     def kinds(chosen: list[str]) -> int:
-        return len({_canonical([each.get(name) for name in chosen]) for each in settings})
+        return len({canonical([each.get(name) for name in chosen]) for each in settings})
 
     while names and kinds(shown) < len(settings):
         shown.append(max(names, key=lambda name: kinds([*shown, name])))
@@ -280,23 +212,14 @@ def _telling_settings(settings: Sequence[Mapping[str, object]]) -> list[str]:
 
 def _task_settings(run: RunRecord) -> dict[str, object]:
     environment = dict(run.config.get("env_kwargs") or {})
-    return {**environment, **_data_settings(run)}
-
-
-def _data_settings(run: RunRecord) -> dict[str, object]:
-    """Data settings that say something: an older release may not have written those that are 0 or empty."""
-    return {name: value for name in DATA_SETTINGS if (value := run.settings.get(name))}
+    return {**environment, **data_settings(run)}
 
 
 def _task_title(run: RunRecord) -> str:
     place = run.env_id or "no environment"
-    if not _data_settings(run):
+    if not data_settings(run):
         return place
     path, name = run.settings.get("dataset_path"), run.settings.get("dataset_id")
     if path:
         return f"{place}, {PurePath(str(path)).name}"
     return f"{place}, {name}" if name else f"{place}, {run.settings.get('dataset_kind', 'given')} data"
-
-
-def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
