@@ -81,6 +81,9 @@ def test_inspect_with_a_mapping_uses_names(capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     assert "T_tank" in text and "valve" in text and "2 of 80 rows have empty cells (T_tank 2)" in text
     assert "of valve lie exactly on 100, but no bound is stated" in text
+    bounds = ["--action-low", 0, "--action-high", 255]
+    assert run("data", "inspect", "logs", *MAPPING, *bounds, "--no-plot") == 0
+    assert "but the stated bound is 255: probably its high bound is 100." in capsys.readouterr().out
 
 
 def test_train_straight_from_tables_and_again_from_its_config(

@@ -24,6 +24,12 @@ RootOption = Annotated[
 EnvOption = Annotated[
     str | None, typer.Option("--env-id", help="Gymnasium environment that the data comes from.")
 ]
+LowOption = Annotated[
+    list[float] | None, typer.Option("--action-low", help="Lower bound; once, or once per action.")
+]
+HighOption = Annotated[
+    list[float] | None, typer.Option("--action-high", help="Upper bound; once, or once per action.")
+]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists already.")]
 
 
@@ -42,6 +48,8 @@ def inspect(
     ],
     fields: dict[str, object],
     env_id: EnvOption = None,
+    action_low: LowOption = None,
+    action_high: HighOption = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Where the picture goes.")] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -66,7 +74,8 @@ def inspect(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # they are part of the report
         log = read_place(place, lenient=True, fields=fields)
-    found = inspect_log(log, _bounds_for_report(env_id, log.info.env_id))
+    stated = _given_bounds(log, action_low, action_high)
+    found = inspect_log(log, stated or _bounds_for_report(env_id, log.info.env_id))
     if as_json:
         print_json(found.to_dict())
     else:
@@ -155,12 +164,8 @@ def convert(
     ],
     fields: dict[str, object],
     env_id: EnvOption = None,
-    action_low: Annotated[
-        list[float] | None, typer.Option("--action-low", help="Lower bound; once, or once per action.")
-    ] = None,
-    action_high: Annotated[
-        list[float] | None, typer.Option("--action-high", help="Upper bound; once, or once per action.")
-    ] = None,
+    action_low: LowOption = None,
+    action_high: HighOption = None,
     overwrite: OverwriteOption = False,
     minari_root: RootOption = None,
 ) -> None:
