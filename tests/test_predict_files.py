@@ -125,6 +125,7 @@ class Recorder:
 
     spaces = Spaces(3, (-1.0, -1.0), (1.0, 1.0))
     features = FeatureNames()
+    guard_facts = None
 
     def __init__(self) -> None:
         self.sizes: list[int] = []

@@ -89,7 +89,7 @@ def test_a_bad_trial_is_stopped_by_its_evaluations(tmp_path: Path) -> None:
     search = tune.Search(study, settings, tmp_path, lambda line: None)
     task = next(search.tasks())
     trial = optuna.Trial(study, study.get_trials()[5]._trial_id)
-    perform(task, [tune.PruneByEvaluation(study, trial, settings.metric, True)])
+    perform(task, [tune.PruneByEvaluation(study, trial, "eval_return_mean", True)])
     search.judge(task)
     metrics = final_metrics(task.runs[0].run_dir)
     assert (metrics["stop_reason"], metrics["global_step"]) == ("pruned", 20)

@@ -43,6 +43,8 @@ def sweep(
             (run.name, status.state, shown_return(status), str(run.run_dir)) for run, status in result.runs
         ]
         print_table(("run", "state", "return", "directory"), rows)
+    if result.ranking is not None and result.complete:
+        typer.echo(result.ranking)
     if result.signal is not None:
         typer.echo(f"stopped and saved; go on with: rl-training sweep {file}", err=True)
         raise typer.Exit(128 + result.signal)

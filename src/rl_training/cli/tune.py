@@ -26,6 +26,9 @@ def tune(
     rows = [(f"trials {state}", str(count)) for state, count in result.states.items()]
     if result.best_value is not None:
         rows += [("best value", f"{result.best_value:.6g}")]
+        if result.level:
+            told = f"trials {', '.join(map(str, result.level))}: a tie within the noise of the estimates"
+            rows += [("level with the best", told)]
         rows += [(key, str(value)) for key, value in result.best_params.items()]
         rows += [("best config", str(result.output_dir / BEST_FILE))]
     print_table(("result", "value"), rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,12 +56,14 @@ class Task:
         )
 
 
-def plan_sweep(sweep: SweepConfig, output_dir: Path) -> list[Task]:
+def plan_sweep(
+    sweep: SweepConfig, output_dir: Path, expanded: Mapping[str, TrainConfig] | None = None
+) -> list[Task]:
     """The tasks of a sweep. Runs that were grouped before stay in their groups."""
     folder = Path(os.path.abspath(output_dir.expanduser()))
     configurations = [
         [_seed_run(name, config, seed, folder) for seed in sweep.seeds]
-        for name, config in expand(sweep).items()
+        for name, config in (expanded or expand(sweep)).items()
     ]
     runs = {run.name: run for seeds in configurations for run in seeds}
     tasks: list[Task] = []

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from rl_training.core.errors import ConfigError, UserError
+from rl_training.judging.selection import choice
 from rl_training.sweeps.local import run_local
 from rl_training.sweeps.plan import SweepRun, Task, plan_sweep, store_groups
-from rl_training.sweeps.status import Status, refuse_foreign, run_status
-from rl_training.sweeps.sweep_config import load_sweep_config
+from rl_training.sweeps.scoring import chosen_metric, estimate_of, is_estimated, judged
+from rl_training.sweeps.status import Status, final_metrics, refuse_foreign, run_status
+from rl_training.sweeps.sweep_config import expand, load_sweep_config
 from rl_training.sweeps.table import SweepTable
 
 Backend = Literal["local", "ray"]
@@ -24,6 +27,8 @@ class SweepResult:
     output_dir: Path
     runs: tuple[tuple[SweepRun, Status], ...]
     signal: int | None = None
+    ranking: str | None = None
+    """Which configuration is best by estimated values, where nothing is measured"""
 
     @property
     def complete(self) -> bool:
@@ -42,7 +47,11 @@ def run_sweep(
     """Train every run of a sweep file that is not done yet; nothing starts if any run has a mistake."""
     sweep = load_sweep_config(source)
     folder = Path(output_dir or sweep.output_dir or Path("runs") / Path(source).stem)
-    tasks = plan_sweep(sweep, folder)
+    configs = expand(sweep)
+    metric = chosen_metric(sweep.metric, configs, may_be_none=True)
+    if is_estimated(metric):
+        configs = {name: judged(config) for name, config in configs.items()}
+    tasks = plan_sweep(sweep, folder, configs)
     folder = Path(os.path.abspath(folder.expanduser()))
     _refuse_foreign_directories(tasks)
     store_groups(tasks, folder)
@@ -61,7 +70,25 @@ def run_sweep(
                 watch=table.watch,
                 log_dir=folder / "logs",
             )
-    return SweepResult(folder, tuple((run, run_status(run.run_dir)) for run in runs), stopped)
+    told = ranking(runs) if is_estimated(metric) else None
+    return SweepResult(folder, tuple((run, run_status(run.run_dir)) for run in runs), stopped, told)
+
+
+def ranking(runs: Sequence[SweepRun]) -> str:
+    """Which configuration to take by what the log says, and which cannot be told apart from it."""
+    by_name: dict[str, list[SweepRun]] = {}
+    for run in runs:
+        by_name.setdefault(run.run_dir.parent.name, []).append(run)
+    found = {
+        name: value
+        for name, members in by_name.items()
+        if (value := estimate_of(final_metrics(run.run_dir) for run in members)) is not None
+    }
+    if not found:
+        return "no ranking: the judge refused every configuration; judgement.json in each run says why"
+    leader, level = choice(found)
+    tie = f"; a tie within noise with {', '.join(level)}" if level else ""
+    return f"by estimated value, not measured: {leader} ({found[leader].value:.4g}){tie}"
 
 
 def worker_count(workers: int | None) -> int:

@@ -31,6 +31,8 @@ class Status:
     eval_return: float | None = None
     problem: str | None = None
     can_resume: bool = False
+    estimate: float | None = None
+    """Value by the log, where nothing was measured"""
 
 
 def run_status(run_dir: Path) -> Status:
@@ -40,7 +42,8 @@ def run_status(run_dir: Path) -> Status:
     reason = str(summary.get("stop_reason", "signal"))
     if not reason.startswith("signal"):
         metrics = summary.get("metrics", {})
-        return Status("done", int(metrics.get("global_step", step)), metrics.get("eval_return_mean"))
+        step = int(metrics.get("global_step", step))
+        return Status("done", step, metrics.get("eval_return_mean"), estimate=metrics.get("judge_value"))
     can_resume = newest_checkpoint(run_dir) is not None
     failure = _read_json(run_dir / FAILURE_FILE)
     if failure:

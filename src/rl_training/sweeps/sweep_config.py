@@ -32,6 +32,11 @@ class SweepConfig(ConfigModel):
     stack: Literal["auto"] | bool = setting(
         "auto", "train the seeds of a configuration as one batch; auto = small networks and short runs"
     )
+    metric: str = setting(
+        "auto",
+        "what configurations are ranked by in the end: auto (eval_return_mean with an environment, "
+        "judge_score without), judge_score, or none",
+    )
     retries: int = setting(2, "further attempts at a run that crashed", ge=0)
 
     @field_validator("seeds")

@@ -87,13 +87,15 @@ class SweepTable:
 
 
 def shown_return(status: Status) -> str:
+    if status.eval_return is None and status.estimate is not None:
+        return f"{status.estimate:,.4g} estimated"
     return "" if status.eval_return is None else f"{status.eval_return:,.1f}"
 
 
 def _sentence(run: SweepRun, word: str, status: Status) -> str:
     parts = [f"{run.name}: {word}"]
-    if word == "done" and status.eval_return is not None:
-        parts.append(f"return {shown_return(status)}")
+    if word == "done" and shown_return(status):
+        parts.append(f"{'value' if status.eval_return is None else 'return'} {shown_return(status)}")
     if word == "crashed":
         parts.append(str(status.problem))
     return ", ".join(parts)

@@ -22,11 +22,13 @@ from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.experiment.claims import claim
 from rl_training.experiment.runs import directory_name
 from rl_training.experiment.training import run_name
+from rl_training.judging.selection import within_noise
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
 from rl_training.sweeps.local import become_worker, run_local
 from rl_training.sweeps.plan import SweepRun, Task
 from rl_training.sweeps.run_sweep import worker_count
+from rl_training.sweeps.scoring import ALIKE, chosen_metric, estimate_of, is_estimated, judged
 from rl_training.sweeps.status import final_metrics
 from rl_training.sweeps.sweep_config import apply_overrides
 from rl_training.sweeps.tune_config import Parameter, TuneConfig, load_tune_config
@@ -48,6 +50,8 @@ class TuneResult:
     best_value: float | None
     best_params: Facts
     signal: int | None = None
+    level: tuple[int, ...] = ()
+    """Trials that cannot be told apart from the best one by estimated values"""
 
 
 def run_tune(
@@ -58,7 +62,7 @@ def run_tune(
     report: Callable[[str], None] = lambda line: None,
 ) -> TuneResult:
     """Search until the study has as many trials as the file says; the best config is written as YAML."""
-    settings = load_tune_config(source)
+    settings = with_metric(load_tune_config(source))
     folder = Path(output_dir or settings.output_dir or Path("runs") / f"tune-{Path(source).stem}")
     folder = Path(os.path.abspath(folder.expanduser()))
     with claim(folder / "study", patience=0.0):
@@ -74,6 +78,16 @@ def run_tune(
             ended=search.judge,
         )
         return search.result(stopped)
+
+
+def with_metric(settings: TuneConfig) -> TuneConfig:
+    """The settings with the metric that decides; trials that are judged are all judged alike."""
+    base = parse_config(apply_overrides(settings.base, {}))
+    metric = chosen_metric(settings.metric, {"base": base}, may_be_none=False)
+    varied = [key for key in settings.space if key.rpartition(".")[2] in ALIKE]
+    if is_estimated(metric) and varied:
+        raise ConfigError(f"space must not vary {varied[0]} with metric {metric}: all are judged alike")
+    return settings.model_copy(update={"metric": metric})
 
 
 class Search:
@@ -108,6 +122,9 @@ class Search:
         elif isinstance(value, int | float):
             self.study.tell(number, value)
             self.report(f"trial {number}: {self.settings.metric} {value:.6g}")
+        elif metrics.get("judge_verdict") == "refused":
+            self.study.tell(number, state=TrialState.FAIL)
+            self.report(f"trial {number}: not counted. {metrics.get('judge_note')}")
         else:
             self.study.tell(number, state=TrialState.FAIL)
             self.report(f"trial {number}: failed; see {self.folder / 'logs' / f'{task.name}.log'}")
@@ -122,12 +139,25 @@ class Search:
         overrides = self._overrides(best.params)
         config = parse_config(apply_overrides(self.settings.base, overrides))
         write_text_atomic(self.folder / BEST_FILE, config_to_yaml(config))
-        return TuneResult(self.folder, counts, best.value, overrides, stopped)
+        return TuneResult(self.folder, counts, best.value, overrides, stopped, self._level(best.number))
+
+    def _level(self, best: int) -> tuple[int, ...]:
+        """Trials whose estimated values are within noise of the best one's."""
+        if not is_estimated(self.settings.metric):
+            return ()
+        found = {}
+        for trial in self.study.get_trials(deepcopy=False):
+            run = self._task(trial.number, trial.params).runs[0]
+            if (value := estimate_of([final_metrics(run.run_dir)])) is not None:
+                found[trial.number] = value
+        return tuple(n for n in found if n != best and within_noise(found[best], found[n]))
 
     def _task(self, number: int, params: Facts) -> Task:
         folder = self.folder / f"trial-{number}"
         values = apply_overrides(self.settings.base, self._overrides(params))
         config: TrainConfig = parse_config({**values, "output_dir": str(folder), "seeds": None})
+        if is_estimated(self.settings.metric):
+            config = judged(config)
         name = f"trial-{number}"
         self.numbers[name] = number
         return Task((SweepRun(name, config, folder / directory_name(run_name(config))),))

@@ -55,7 +55,11 @@ class TuneConfig(ConfigModel):
     base: str | dict[str, object] = setting(..., "config that all trials start from: name, file or mapping")
     space: dict[str, object] = setting(..., "for each key its range {low, high, log, step} or its {choices}")
     trials: int = setting(20, "trials in all, over all calls", ge=1)
-    metric: str = setting("eval_return_mean", "final metric that is compared")
+    metric: str = setting(
+        "auto",
+        "final metric that is compared: any of a run's, or auto (eval_return_mean with an environment, "
+        "judge_score without)",
+    )
     mode: Literal["max", "min"] = setting("max", "whether more or less of the metric is better")
     prune: bool = setting(True, "stop a trial whose evaluations are worse than the median of the others")
     seed: int = setting(0, "seed of the proposals", ge=0)
