@@ -111,6 +111,7 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.task == "hopper" and options.data is None:
         parser.error("hopper needs --data")
+    options.budget = ProcessorBudget(options.minutes)
     return options
 
 
@@ -147,12 +148,11 @@ def finish_run(options: argparse.Namespace, task: Task, case: str, seed: int) ->
     changes = changes_for(options, task, case, seed)
     place = Path(str(changes["output_dir"]))
     started = next((run for run in sorted(place.glob("*")) if newest_checkpoint(run)), None)
-    budget = ProcessorBudget(options.minutes)
     if started is None:
         config = load_config(task.cases[case][0], [f"{name}={value}" for name, value in changes.items()])
-        run = train(config, callbacks=[budget], quiet=True)
+        run = train(config, callbacks=[options.budget], quiet=True)
     else:
-        run = resume_training(started, callbacks=[budget], quiet=True)
+        run = resume_training(started, callbacks=[options.budget], quiet=True)
     steps = int(str(changes["total_timesteps"])) + int(str(changes["online_timesteps"]))
     if run.metrics["global_step"] < steps:
         print(f"{case} seed {seed} is at step {run.metrics['global_step']} of {steps}; repeat the command")
@@ -185,6 +185,10 @@ def finish_corl(options: argparse.Namespace, task: Task, case: str, seed: int) -
     return done.returncode == 0
 
 
+def finish(options: argparse.Namespace, task: Task, case: str, seed: int) -> bool:
+    return (finish_corl if case.startswith("corl-") else finish_run)(options, task, case, seed)
+
+
 def row_of(task: Task, case: str, results: list[dict[str, Any]]) -> str:
     columns = [[task.score(each[name]) for each in results] for name in (*SHOWN, "online_rollout_mean")]
     drops = [max(0.0, b - low) for b, low in zip(columns[0], columns[1], strict=True) if None not in (b, low)]
@@ -207,12 +211,14 @@ def main() -> int:
     options = arguments()
     task: Task = TASKS[options.task]
     seeds = options.seeds or task.seeds
-    finished = True
-    for case in cases_of(options, task):
-        finish = finish_corl if case.startswith("corl-") else finish_run
-        for seed in seeds:
-            if not file_of(options, case, seed).is_file():
-                finished = finish(options, task, case, seed) and finished
+    missing = [
+        (case, seed)
+        for case in cases_of(options, task)
+        for seed in seeds
+        if not file_of(options, case, seed).is_file()
+    ]
+    # A run that was told to stop, or whose budget is used up, ends the call.
+    finished = all(finish(options, task, case, seed) for case, seed in missing)
     print("| case | seeds | before | lowest | drop | last | mean | while learning | processor minutes |")
     print("|---|---|---|---|---|---|---|---|---|")
     for case in cases_of(options, task):
