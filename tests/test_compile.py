@@ -19,6 +19,7 @@ import learner_checks as checks
 from rl_training.algorithms import BC, IQL, SAC, TD3BC
 from rl_training.algorithms.learner import Learner
 from rl_training.models import MLPIQLModel, MLPSACModel, MLPTD3Model
+from rl_training.models.models import PolicyModel
 from rl_training.runtime import compiling
 from support import tiny_config, train
 
@@ -59,6 +60,20 @@ def fresh_compiler() -> Iterator[None]:
 @pytest.mark.parametrize("algo", ["iql", "sac"])
 def test_generated_code_equals_eager(algo: str) -> None:
     checks.check_compiled_equals_eager(functools.partial(build, algo), backend="inductor")
+
+
+@pytest.mark.parametrize(("algo", "kind"), [(SAC, MLPSACModel), (IQL, MLPIQLModel)])
+def test_a_residual_network_is_stacked_and_compiled_as_the_plain_one_is(
+    algo: type[Learner], kind: type[PolicyModel], fresh_compiler: None
+) -> None:
+    def residual(seed: int) -> Learner:
+        model = checks.model(
+            kind, seed, network="residual", layer_norm=True, network_options={"expansion": 2}
+        )
+        return algo(model, seed=seed)
+
+    checks.check_stacked_equals_single(residual, updates=3, seeds=(0, 1))
+    checks.check_compiled_equals_eager(residual, updates=2)
 
 
 def test_a_run_traces_each_stage_once(
