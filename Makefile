@@ -24,8 +24,8 @@ demo: $(CORE) ## a log, a policy learned from it, a verdict, the truth, and one 
 test: check ## static checks, then all tests
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
 
-fuzz: $(DEV) ## damaged files of every kind; FUZZ_INPUTS=3000 for a long run
-	$(BIN)/python tools/fuzz.py $(FUZZ_INPUTS)
+fuzz: $(DEV) ## damaged and hostile files of every kind; FUZZ_INPUTS=3000 for a long run
+	$(BIN)/python tools/fuzz $(FUZZ_INPUTS)
 
 test-browser: $(DEV) ## open a generated report in headless Chromium (installed on Debian if missing)
 	PYTHONPATH=src:tests $(BIN)/python tests/browser/check_report.py

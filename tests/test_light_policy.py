@@ -117,6 +117,13 @@ def tiny_program(head: str = "clip") -> Program:
 def described(made: Program, **changes: Any) -> dict[str, Any]:
     return {
         "format_version": 2,
+        **{"algo": "sac", "algo_class": "SAC", "env_id": None, "env_kwargs": {}, "observation_steps": []},
+        **{"actor": {"kind": "unbounded", "draws": "none"}, "scores": {}, "reference_returns": None},
+        "training": {
+            **{"run": None, "seed": 0, "global_step": 1, "gradient_steps": 1, "config": {}, "data": {}},
+            "versions": {},
+        },
+        "versions": {},
         "spaces": SPACES.to_dict(),
         "outputs": list(made.outputs),
         "program": made.description(),
@@ -232,7 +239,7 @@ def test_inconsistent_or_newer_files(tmp_path: Path) -> None:
         ({"program": plan | {"nodes": [["relu", ["later"], "action", {}]]}}, "'later' before it exists"),
         ({"program": plan | {"outputs": {"mean": "m32"}}}, "must give an action"),
         ({"program": plan | {"outputs": {"action": "m32", "mean": "hidden"}}}, "mean must have 2 numbers"),
-        ({"program": plan | {"nodes": "none"}}, "its parts do not fit together"),
+        ({"program": plan | {"nodes": "none"}}, "program.nodes must be a list of values, got 'none'"),
         ({"spaces": Spaces(5, (0.0,), (1.0,)).to_dict()}, "its parts do not fit together"),
     ):
         path.write_bytes(light_policy_bytes(program, described(program, **changes)))
@@ -257,7 +264,7 @@ def test_foreign_and_too_new_onnx(folder: Path, tmp_path: Path) -> None:
     metadata["spaces"]["obs_dim"] = 4
     for wrong, complaint in (
         (metadata, "graph does not fit its metadata"),
-        ({"format_version": 2}, "incomplete"),
+        ({"format_version": 2}, "spaces is required"),
     ):
         model.metadata_props[0].value = json.dumps(wrong)
         path.write_bytes(model.SerializeToString())

@@ -30,6 +30,7 @@ from rl_training.cli.resume import resume
 from rl_training.cli.sweep import sweep
 from rl_training.cli.train import train
 from rl_training.cli.tune import tune
+from rl_training.config.wording import printable
 from rl_training.core.errors import UserError
 from rl_training.core.version import VERSION
 
@@ -151,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except UserError as error:
         for line in str(error).splitlines():
-            typer.echo(f"error: {line}", err=True)
+            typer.echo(f"error: {printable(line)}", err=True)
         return USER_ERROR
     except MemoryError as problem:
         typer.echo(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
+from rl_training.config.wording import printable
 from rl_training.core.version import library_versions
 
 BUG = 70
@@ -25,7 +26,7 @@ def report_bug(problem: Exception, arguments: Sequence[str], *, debug: bool) -> 
     place = _write_report(problem, arguments)
     where = "no report could be written" if place is None else f"full report: {place}"
     remedy = "" if debug else "; rl-training --debug COMMAND … shows the traceback"
-    typer.echo(f"error: this is a bug of rl-training: {what}; {where}{remedy}", err=True)
+    typer.echo(f"error: this is a bug of rl-training: {printable(what)}; {where}{remedy}", err=True)
     return BUG
 
 

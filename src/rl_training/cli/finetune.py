@@ -10,6 +10,7 @@ from rl_training.cli.options import (
     EnvOption,
     OutputDirOption,
     QuietOption,
+    SavedDataOption,
     WrapperOption,
 )
 
@@ -26,6 +27,7 @@ def finetune(
     env_id: EnvOption = None,
     wrapper: WrapperOption = None,
     output_dir: OutputDirOption = None,
+    data: SavedDataOption = None,
     allow_changed_data: ChangedDataOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -45,6 +47,7 @@ def finetune(
         output_dir=output_dir,
         env=env_id,
         wrappers=None if wrapper is None else load_wrappers(wrapper),
+        data=data,
         allow_changed_data=allow_changed_data,
         quiet=quiet,
     )

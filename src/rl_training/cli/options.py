@@ -39,6 +39,13 @@ SeedsOption = Annotated[
 OutputDirOption = Annotated[
     Path | None, typer.Option("--output-dir", "-o", help="Directory in which the run directory is created.")
 ]
+SavedDataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        help="Where the run's data lies; to be said where the checkpoint lies outside a run directory.",
+    ),
+]
 ChangedDataOption = Annotated[
     bool,
     typer.Option("--allow-changed-data", help="Go on although the data is not what it was; not exact."),

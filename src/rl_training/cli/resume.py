@@ -10,6 +10,7 @@ from rl_training.cli.options import (
     EnvOption,
     OutputDirOption,
     QuietOption,
+    SavedDataOption,
     WrapperOption,
 )
 
@@ -31,6 +32,7 @@ def resume(
     output_dir: OutputDirOption = None,
     env_id: EnvOption = None,
     wrapper: WrapperOption = None,
+    data: SavedDataOption = None,
     allow_changed_data: ChangedDataOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -46,6 +48,7 @@ def resume(
         output_dir=output_dir,
         env=env_id,
         wrappers=None if wrapper is None else load_wrappers(wrapper),
+        data=data,
         allow_changed_data=allow_changed_data,
         quiet=quiet,
     )

@@ -24,3 +24,11 @@ def shown(value: object) -> str:
     """The value as the user wrote it, cut when it would flood the line."""
     text = repr(value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """The text with control characters written out: names come from files, a terminal would obey them."""
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape", "backslashreplace").decode()
+        for sign in text
+    )

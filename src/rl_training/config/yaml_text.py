@@ -43,6 +43,16 @@ class _Loader(yaml.SafeLoader):
             _expanded_size(node, {})
         return node
 
+    def construct_scalar(self, node: Any) -> Any:
+        value = super().construct_scalar(node)
+        if not isinstance(value, str) or value.isascii():
+            return value
+        try:  # JSON writes a character beyond 16 bits as two escapes, which YAML takes for two characters
+            return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            problem = "holds half a character (a lone surrogate)"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:

@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rl_training.config.limits import MAX_WIDTH
 from rl_training.core.errors import DataError, UserError
+from rl_training.core.facts import fact, read_facts
 from rl_training.core.feature_names import FeatureNames
 from rl_training.core.json_text import parse_json
 from rl_training.core.plain import Facts, State
@@ -91,37 +93,78 @@ class DataInfo:
         return stored
 
     @classmethod
-    def from_dict(cls, source: str, stored: State) -> DataInfo:
+    def from_dict(cls, source: str, stored: object) -> DataInfo:
         """Read what `to_dict` wrote; keys that a foreign file does not have are left out."""
         try:
-            return cls._from_dict(source, stored)
-        except (TypeError, ValueError, UserError) as problem:
-            raise DataError(f"{source}: what it says about itself cannot be read ({problem})") from None
+            return cls._from_facts(source, read_facts(DataFacts, plain(stored)))
+        except (TypeError, ValueError, OverflowError, UserError) as problem:
+            text = " ".join(str(problem).split())
+            raise DataError(f"{source}: what it says about itself cannot be read ({text})") from None
 
     @classmethod
-    def _from_dict(cls, source: str, stored: State) -> DataInfo:
-        spaces = (
-            Spaces.from_dict(stored) if {"obs_dim", "action_low", "action_high"} <= stored.keys() else None
-        )
-        reference = None
-        if {"reference_min_return", "reference_max_return"} <= stored.keys():
+    def _from_facts(cls, source: str, facts: DataFacts) -> DataInfo:
+        spaces, reference = None, None
+        low, high = as_tuple(facts.action_low), as_tuple(facts.action_high)
+        if facts.obs_dim is not None and low is not None and high is not None:
+            spaces = Spaces(facts.obs_dim, low, high)
+        if facts.reference_min_return is not None and facts.reference_max_return is not None:
             reference = ReferenceReturns(
-                float(stored["reference_min_return"]),
-                float(stored["reference_max_return"]),
-                str(stored.get("reference_source", source)),
+                facts.reference_min_return, facts.reference_max_return, facts.reference_source or source
             )
-        env_id = stored.get("env_id")
         return cls(
             source,
             spaces,
-            None if env_id is None else str(env_id),
+            facts.env_id,
             reference,
-            observation_names=_names(stored.get("observation_names")),
-            action_names=_names(stored.get("action_names")),
-            units={str(k): str(v) for k, v in parse_json(stored.get("units", "{}")).items()},
-            rewards_known=bool(stored.get("rewards_known", True)),
+            observation_names=_names(facts.observation_names),
+            action_names=_names(facts.action_names),
+            units=dict(read_facts(UnitsFacts, {"units": parse_json(facts.units)}).units),
+            rewards_known=facts.rewards_known,
         )
 
 
+@dataclass(frozen=True)
+class DataFacts:
+    """What a data file may say about itself; names and units are JSON, for formats without lists."""
+
+    env_id: str | None = None
+    obs_dim: int | None = fact(None, least=1)
+    action_low: tuple[float, ...] | float | None = fact(None, longest=MAX_WIDTH)
+    action_high: tuple[float, ...] | float | None = fact(None, longest=MAX_WIDTH)
+    reference_min_return: float | None = None
+    reference_max_return: float | None = None
+    reference_source: str | None = None
+    observation_names: str | None = None
+    action_names: str | None = None
+    units: str = "{}"
+    rewards_known: bool = True
+
+
+@dataclass(frozen=True)
+class UnitsFacts:
+    """Unit of a name."""
+
+    units: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class NamesFacts:
+    """One name per number."""
+
+    names: tuple[str, ...]
+
+
+def plain(stored: object) -> object:
+    """Text that a format gives as bytes, as text."""
+    if not isinstance(stored, Mapping):
+        return stored
+    return {key: value.decode() if isinstance(value, bytes) else value for key, value in stored.items()}
+
+
+def as_tuple(bounds: tuple[float, ...] | float | None) -> tuple[float, ...] | None:
+    """A single bound may be stored as a number."""
+    return (bounds,) if isinstance(bounds, int | float) else bounds
+
+
 def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(str(name) for name in parse_json(text))
+    return None if text is None else read_facts(NamesFacts, {"names": parse_json(text)}).names

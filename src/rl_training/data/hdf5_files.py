@@ -10,12 +10,7 @@ from typing import Any
 import h5py
 
 from rl_training.core.errors import DataError
-from rl_training.data.reading import reading
-
-_LARGE = 1 << 30
-_MOST_COMPRESSED = 2000
-"""Bytes that one stored byte may stand for in a large array (deflate reaches 1032)."""
-
+from rl_training.data.reading import reading, refuse_false_size
 
 HDF5_PROBLEMS = (RuntimeError, KeyError, ValueError, TypeError, SystemError, OverflowError)
 """What h5py raises, beside OSError, on damaged bytes."""
@@ -56,8 +51,5 @@ def _check_soft(file: Any, path: Path, name: str, target: str) -> None:
 def _check_array(stored: Any, path: Path, name: str) -> None:
     if stored.external or stored.is_virtual:
         raise DataError(f"{path}: {name} keeps its numbers in another file, which is refused")
-    if stored.shape and stored.nbytes > _LARGE + _MOST_COMPRESSED * stored.id.get_storage_size():
-        raise DataError(
-            f"{path}: {name} claims {stored.nbytes} bytes but stores {stored.id.get_storage_size()}; "
-            "the file is damaged or not meant well"
-        )
+    if stored.shape:
+        refuse_false_size(path, name, stored.nbytes, stored.id.get_storage_size())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,14 +19,14 @@ from rl_training.core.plain import State
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episodes import Array
 from rl_training.data.field_names import INFO_KEYS
-from rl_training.data.reading import Target, reading
+from rl_training.data.reading import Target, reading, refuse_false_size
 from rl_training.data.validation import CHUNK_ROWS, check_numeric
 
 ENDING = ".npy"
 
 _PROBLEMS = (
-    *(zipfile.BadZipFile, zlib.error, struct.error),
-    *(ValueError, EOFError, NotImplementedError, RuntimeError, KeyError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError),
+    *(ValueError, EOFError, NotImplementedError, RuntimeError, LookupError, OverflowError, TypeError),
 )
 """What the zip and numpy readers raise on damaged bytes."""
 
@@ -39,8 +40,17 @@ def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
 
 def read_member(archive: zipfile.ZipFile, name: str, field: str, path: Path, target: Target) -> Array:
     """One array of the archive, put where `target` wants it."""
-    with archive.open(name + ENDING) as member:
+    with open_member(archive, name, path) as member:
         return _read(member, archive.getinfo(name + ENDING).file_size, field, name, path, target)
+
+
+def open_member(archive: zipfile.ZipFile, name: str, path: Path) -> IO[bytes]:
+    """One array's bytes, packed as numpy packs them: other ways can stand for a million times their size."""
+    found = archive.getinfo(name + ENDING)
+    if found.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(f"{path}: {name} is compressed in a way that numpy does not use, which is refused")
+    refuse_false_size(path, name, found.file_size, found.compress_size)
+    return archive.open(found)
 
 
 def member_names(archive: zipfile.ZipFile) -> list[str]:
@@ -87,14 +97,14 @@ def _header(member: IO[bytes], name: str, path: Path) -> tuple[tuple[int, ...], 
     return shape, in_columns, stored
 
 
-def stored_info(archive: zipfile.ZipFile) -> State:
+def stored_info(archive: zipfile.ZipFile, path: Path) -> State:
     """What a file written here says about itself."""
     members = set(member_names(archive))
     known: State = {}
     for key in INFO_KEYS:
         if key in members:
-            with archive.open(key + ENDING) as member:
-                known[key] = np.lib.format.read_array(member).tolist()
+            with open_member(archive, key, path) as member:
+                known[key] = np.lib.format.read_array(member, allow_pickle=False).tolist()
     return known
 
 

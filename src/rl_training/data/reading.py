@@ -18,6 +18,10 @@ from rl_training.data.field_names import FIELD_NAMES, FLAG_FIELDS, VECTOR_FIELDS
 
 Allocate = Callable[[str, tuple[int, ...], "np.dtype[Any]"], Array]
 
+LARGE = 1 << 30
+MOST_COMPRESSED = 2000
+"""Bytes that one stored byte may stand for in a large array (deflate reaches 1032)."""
+
 _NUMBERED = re.compile(r"(.+?)_?(\d+)")
 
 
@@ -50,6 +54,15 @@ def file_of(source: DatasetSource) -> Path:
     if source.dataset_path is None:
         raise DataError("dataset_path is required")
     return Path(source.dataset_path)
+
+
+def refuse_false_size(path: Path, name: str, claimed: int, stored: int) -> None:
+    """What an array claims to be, against the bytes that the file has for it."""
+    if claimed > LARGE + MOST_COMPRESSED * stored:
+        raise DataError(
+            f"{path}: {name} claims {claimed} bytes but stores {stored}; the file is damaged or not meant "
+            "well"
+        )
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from typing import Any
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.core.checkpoints import load_run_state, resolve_checkpoint
 from rl_training.core.errors import CheckpointError, ConfigError
-from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.train_config import TrainConfig, parse_config
 from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.experiment.foreign_paths import in_a_run, refuse_foreign_paths, with_data
 from rl_training.experiment.training import train
 from rl_training.experiment.workflows import (
     environment_of_state,
@@ -37,6 +37,7 @@ def finetune_checkpoint(
     callbacks: Sequence[Callback] | None = None,
     evaluators: Sequence[Evaluator] | None = None,
     dataset: TransitionDataset | None = None,
+    data: str | Path | None = None,
     env: GivenEnv | EnvMaker | None = None,
     wrappers: Sequence[Wrapper] | None = None,
     allow_changed_data: bool = False,
@@ -45,12 +46,16 @@ def finetune_checkpoint(
     """`timesteps` environment steps from a trained policy, in a new run directory that names its parent.
 
     The same as a run that had `online_timesteps` from the start. `changes` is a part of a config that
-    replaces what the parent's says.
+    replaces what the parent's says. `data` is where the data lies, in place of what the checkpoint says.
     """
     file, state = state_to_finetune(path)
     config = saved_config(state)
     if "dataset" in state["in_python"] and dataset is None and keeps_data(config, changes):
         raise ConfigError("dataset must be given: this run learned from a dataset that was passed in memory")
+    if dataset is None and keeps_data(config, changes):
+        given = {} if data is None else {"dataset_path": data}
+        refuse_foreign_paths(file, config.algo_kwargs, given | (changes or {}).get("algo_kwargs", {}))
+        config = with_data(config, data)
     maker = environment_of_state(state, config, env, wrappers)
     if maker is None:
         raise ConfigError("env_id must be given to fine-tune: this policy was trained without an environment")
@@ -116,7 +121,7 @@ def state_at_the_border(state: Mapping[str, Any], file: Path) -> dict[str, Any]:
         "phase": 0,
         "phase_step": max(1, step),
     }
-    folder = file.parent.parent if file.parent.name == CHECKPOINT_FOLDER else file.parent
+    folder = file.parent.parent if in_a_run(file) else file.parent
     parent = {"run": str(folder), "checkpoint": file.name, "step": step}
     fresh = {"counters": counters, "callbacks": {}, "results": {}, "online_span": 0, "parent": parent}
     return {**state, **fresh}

@@ -12,10 +12,10 @@ from rl_training.config.yaml_text import read_yaml
 from rl_training.core.algorithms import algorithm_facts
 from rl_training.core.atomic import reason, replace_file
 from rl_training.core.errors import UserError
-from rl_training.core.json_text import parse_json
 from rl_training.core.plain import Array, Facts
 from rl_training.experiment.logging import read_metrics
-from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
+from rl_training.experiment.runs import CONFIG_FILE
+from rl_training.experiment.summary_file import read_summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,8 +62,7 @@ def _read_config(run_dir: Path) -> Facts:
 def _data_return(run_dir: Path) -> float | None:
     """Mean episode return of the logged data, where the run learned from data and has finished."""
     try:
-        metrics = parse_json((run_dir / SUMMARY_FILE).read_bytes())["metrics"]
-        value = metrics["data_return_mean"]
+        value = (read_summary(run_dir) or {})["metrics"]["data_return_mean"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return float(value) if isinstance(value, int | float) else None

@@ -15,9 +15,9 @@ from rl_training.core.errors import UserError
 from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.plain import Facts, State
 from rl_training.core.version import library_versions
+from rl_training.experiment.summary_file import SUMMARY_FILE
 
 CONFIG_FILE = "config.yaml"
-SUMMARY_FILE = "summary.json"
 
 
 def create_run_dir(output_dir: str | Path, name: str, suffix: str | None = None) -> Path:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rl_training.config.yaml_text import read_yaml
-from rl_training.core.json_text import parse_json
 from rl_training.core.plain import State
-from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
+from rl_training.experiment.runs import CONFIG_FILE
+from rl_training.experiment.summary_file import read_summary
 from rl_training.policies.scores import SeedEstimate, SeedScore
 
 NOT_COMPARED = ("seed", "seeds", "output_dir", "tags", "device", "log_interval", "checkpoint_interval")
@@ -40,7 +40,7 @@ def _config(run_dir: Path) -> State | None:
 def _score(run_dir: Path) -> SeedScore | SeedEstimate | None:
     """What was measured; else what was estimated."""
     try:
-        summary = parse_json((run_dir / SUMMARY_FILE).read_bytes())
+        summary = read_summary(run_dir) or {}
         seed, metrics = int(summary["seed"]), summary["metrics"]
         if metrics.get("eval_return_mean") is None:
             value, low, high = (float(metrics[f"judge_{name}"]) for name in ("value", "low", "high"))

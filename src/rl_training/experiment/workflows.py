@@ -15,11 +15,11 @@ from rl_training.core.algorithms import ALGORITHMS
 from rl_training.core.checkpoints import load_run_state, newest_checkpoint, resolve_checkpoint
 from rl_training.core.devices import choose_device
 from rl_training.core.errors import CheckpointError, ConfigError, UserError
-from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.plain import Facts, State
 from rl_training.core.spaces import FloatArray
 from rl_training.core.train_config import RunFields, TrainConfig, parse_config
 from rl_training.data.data_info import ReferenceReturns
+from rl_training.experiment.foreign_paths import in_a_run, refuse_foreign_paths, with_data
 from rl_training.experiment.run_options import RunOptions
 from rl_training.experiment.training import train
 from rl_training.policies.deployed import DeployedPolicy
@@ -164,12 +164,14 @@ def resume_training(
     total_timesteps: int | None = None,
     online_timesteps: int | None = None,
     output_dir: str | Path | None = None,
+    data: str | Path | None = None,
     **options: Unpack[RunOptions],
 ) -> TrainResult:
     """Go on exactly where a checkpoint was written, to a new total.
 
     By default in the same run directory; from a checkpoint that is not its newest in a new one beside it, so
-    that what came after it is not lost. A file outside a run directory goes on in `runs` where one works.
+    that what came after it is not lost. A file outside a run directory goes on in `runs` where one works, and
+    does not say which files are read: `data` is where its data lies.
     """
     file = resolve_checkpoint(path)
     state = load_run_state(file)
@@ -178,6 +180,9 @@ def resume_training(
             f"{file} holds a policy without its learner; resume from a checkpoint of the run"
         )
     config = saved_config(state)
+    if options.get("dataset") is None:
+        refuse_foreign_paths(file, config.algo_kwargs, {} if data is None else {"dataset_path": data})
+        config = with_data(config, data)
     if "live" in state["in_python"]:
         raise ConfigError("this run learns from a loop of your own: load it in Python and call go_live()")
     if "dataset" in state["in_python"] and options.get("dataset") is None:
@@ -190,7 +195,7 @@ def resume_training(
         changes["total_timesteps"] = total_timesteps
     if online_timesteps is not None:
         changes["online_timesteps"] = online_timesteps
-    newest = file.parent.name == CHECKPOINT_FOLDER and file == newest_checkpoint(file.parent)
+    newest = in_a_run(file) and file == newest_checkpoint(file.parent)
     if output_dir is None and options.get("run_suffix") is None and newest:
         options["run_dir"] = file.parent.parent
     else:
@@ -201,8 +206,7 @@ def resume_training(
 
 def place_for_new_run(file: Path) -> Path:
     """Beside the run of a checkpoint, or `runs` for a file from anywhere: files do not choose."""
-    in_run = file.parent.name == CHECKPOINT_FOLDER
-    return file.resolve().parent.parent.parent if in_run else Path("runs")
+    return file.resolve().parent.parent.parent if in_a_run(file) else Path("runs")
 
 
 def refuse_passed_phase(state: Facts, config: TrainConfig, total_timesteps: int) -> None:

@@ -21,6 +21,7 @@ from rl_training.core.spaces import FloatArray
 from rl_training.policies.deployed import ACTION, DISTRIBUTION, GUARDED, DeployedPolicy
 from rl_training.policies.policy_metadata import METADATA_KEY, parse_metadata
 from rl_training.policies.program import Program
+from rl_training.policies.program_size import refuse_large
 from rl_training.policies.version_1 import constants_of
 
 CHECKPOINT_KEY = "rl_training"
@@ -63,7 +64,14 @@ def read_policy_file(path: Path) -> LightPolicy:
             arrays = {name: _number(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         if metadata["format_version"] == 1:
             arrays |= constants_of(metadata)
-        return checked(LightPolicy(Program.restore(metadata["program"], arrays), metadata), path)
+        program = Program.restore(metadata["program"], arrays)
+        shapes = {name: values.shape for name, values in arrays.items()}
+        refuse_large(
+            ((node.operation, node.inputs, node.output) for node in program.nodes),
+            shapes,
+            metadata["spaces"]["obs_dim"],
+        )
+        return checked(LightPolicy(program, metadata), path)
     except UserError:
         raise
     except OSError as problem:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,6 +21,12 @@ from rl_training.core.plain import Array
 
 CHUNK_ROWS = 16_384
 ARRAY_NAMES = ("obs", "observations")
+
+DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError, EOFError),
+    *(ValueError, NotImplementedError, RuntimeError, LookupError, OverflowError, TypeError),
+)
+"""What the readers of these formats raise on damaged bytes."""
 
 
 class Chunk(NamedTuple):
@@ -41,7 +49,7 @@ def read_chunks(path: Path) -> Chunks:
         raise
     except OSError as problem:
         raise UserError(f"--obs-file {path} cannot be read: {reason(problem)}") from problem
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
+    except DAMAGE as problem:
         words = str(problem).splitlines() or ["it ends too early"]
         raise UserError(f"--obs-file {path} is not a {path.suffix} file of numbers: {words[0]}") from problem
 

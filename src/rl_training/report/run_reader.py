@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config.yaml_text import read_yaml
-from rl_training.core.errors import ConfigError, UserError
-from rl_training.core.json_text import parse_json
+from rl_training.core.errors import UserError
 from rl_training.core.plain import Facts
 from rl_training.data.data_info import ReferenceReturns
 from rl_training.experiment.logging import read_metrics
-from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
+from rl_training.experiment.runs import CONFIG_FILE
+from rl_training.experiment.summary_file import read_summary
 from rl_training.judging.judgement import Interval
 
 RUN_FORMAT = 1
@@ -173,9 +173,9 @@ def read_run(run_dir: str | Path) -> RunRecord:
     path = Path(run_dir)
     try:
         config = read_yaml(path / CONFIG_FILE)
-        summary = _read_summary(path / SUMMARY_FILE)
+        summary = read_summary(path)
         rows = read_metrics(path)
-    except ConfigError:
+    except UserError:
         raise
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(f"run {path} cannot be read: {problem}") from problem
@@ -203,20 +203,6 @@ def number(value: object) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:  # an integer beyond every float
         return None
-
-
-def _read_summary(path: Path) -> Facts | None:
-    if not path.is_file():
-        return None
-    try:
-        summary = parse_json(path.read_bytes())
-    except ValueError as problem:
-        raise UserError(
-            f"{path} is not valid JSON ({problem}): delete it to have the run read as unfinished"
-        ) from None
-    if not isinstance(summary, dict):
-        raise UserError(f"{path} is not the summary of a run: it must be a JSON object")
-    return summary
 
 
 def _mapping(value: object) -> Facts:

@@ -14,7 +14,8 @@ from rl_training.core.places import CHECKPOINT_FOLDER
 from rl_training.core.plain import Facts
 from rl_training.core.train_config import TrainConfig
 from rl_training.experiment.logging import read_metrics
-from rl_training.experiment.runs import CONFIG_FILE, SUMMARY_FILE
+from rl_training.experiment.runs import CONFIG_FILE
+from rl_training.experiment.summary_file import read_summary
 
 FAILURE_FILE = "failure.json"
 OWN_ENTRIES = {CHECKPOINT_FOLDER, FAILURE_FILE}
@@ -38,12 +39,14 @@ class Status:
 def run_status(run_dir: Path) -> Status:
     """Done, interrupted, crashed or new; a summary that a signal left behind does not count as done."""
     step, eval_return = _progress(run_dir)
-    summary = _read_json(run_dir / SUMMARY_FILE)
-    reason = str(summary.get("stop_reason", "signal"))
+    summary = _summary(run_dir)
+    reason = summary.get("stop_reason") or "signal"
     if not reason.startswith("signal"):
-        metrics = summary.get("metrics", {})
-        step = int(metrics.get("global_step", step))
-        return Status("done", step, metrics.get("eval_return_mean"), estimate=metrics.get("judge_value"))
+        metrics = summary.get("metrics") or {}
+        reached = metrics.get("global_step")
+        step = reached if isinstance(reached, int) else step
+        measured, estimated = (_number(metrics.get(name)) for name in ("eval_return_mean", "judge_value"))
+        return Status("done", step, measured, estimate=estimated)
     can_resume = newest_checkpoint(run_dir) is not None
     failure = _read_json(run_dir / FAILURE_FILE)
     if failure:
@@ -102,4 +105,16 @@ def final_metrics(run_dir: Path) -> dict[str, object]:
     """The numbers a finished run ended with; none of a run that is not done."""
     if run_status(run_dir).state != "done":
         return {}
-    return dict(_read_json(run_dir / SUMMARY_FILE).get("metrics", {}))
+    return dict(_summary(run_dir).get("metrics") or {})
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
+def _summary(run_dir: Path) -> Facts:
+    """One that cannot be read counts as none: the run is resumed, or done again."""
+    try:
+        return read_summary(run_dir) or {}
+    except UserError:
+        return {}

@@ -13,6 +13,7 @@ from typing import Any
 
 from rl_training.config.data_fields import ColumnsConfig, DatasetSource
 from rl_training.core.errors import DataError
+from rl_training.core.facts import FactsProblem, fact, read_facts
 from rl_training.core.json_text import parse_json
 from rl_training.data.data_info import DataInfo
 from rl_training.data.episode_log import EpisodeLog
@@ -25,6 +26,15 @@ from rl_training.data.tables.opening import TableFile, open_table
 INFO_FILE = Path("meta") / "info.json"
 STATE, ACTION, REWARD = "observation.state", "action", "next.reward"
 DONE, TRUNCATED = "next.done", "next.truncated"
+
+
+@dataclass(frozen=True)
+class LeRobotFacts:
+    """What is read of `meta/info.json`; its templates of paths are not: data lies below `data`."""
+
+    features: Mapping[str, Any]
+    codebase_version: str | None = None
+    total_frames: int | None = fact(None, least=0)
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ def read_lerobot(source: DatasetSource, target: Target) -> EpisodeLog:
     if not files:
         raise DataError(f"{folder}: has no data/*/*.parquet files")
     tables = [open_table(file, source, kind="parquet") for file in files]
-    columns = _columns(source.columns, info["features"], tables[0].names, folder)
+    columns = _columns(source.columns, info.features, tables[0].names, folder)
     split = columns.terminated == DONE and columns.truncated == TRUNCATED
     rows = sum(table.rows for table in tables)
     log = read_rows(
@@ -68,30 +78,32 @@ def read_lerobot(source: DatasetSource, target: Target) -> EpisodeLog:
         target,
         source=str(folder),
         capacity=rows,
-        info=_data_info(folder, info["features"], columns),
+        info=_data_info(folder, info.features, columns),
     )
-    promised = info.get("total_frames")
-    if isinstance(promised, int) and promised != rows:
-        raise DataError(f"{folder}: {INFO_FILE} promises {promised} frames, but its files hold {rows}")
+    if info.total_frames not in (None, rows):
+        raise DataError(
+            f"{folder}: {INFO_FILE} promises {info.total_frames} frames, but its files hold {rows}"
+        )
     return log
 
 
 def is_lerobot(path: Path) -> bool:
     """A folder with `meta/info.json` that names LeRobot's version of the layout."""
     try:
-        return (path / INFO_FILE).is_file() and "codebase_version" in _info(path)
+        return (path / INFO_FILE).is_file() and _info(path).codebase_version is not None
     except DataError:
         return False
 
 
-def _info(folder: Path) -> dict[str, Any]:
+def _info(folder: Path) -> LeRobotFacts:
     try:
         info = parse_json((folder / INFO_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise DataError(f"{folder}: {INFO_FILE} cannot be read ({problem})") from None
-    if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
-        raise DataError(f"{folder}: {INFO_FILE} does not list its features")
-    return info
+    try:
+        return read_facts(LeRobotFacts, info, others=True)
+    except FactsProblem as problem:
+        raise DataError(f"{folder}: {INFO_FILE} cannot be used: {problem}") from None
 
 
 def _columns(given: ColumnsConfig, features: Any, names: tuple[str, ...], folder: Path) -> ColumnsConfig:

@@ -16,11 +16,12 @@ from rl_training.data.data_info import DataInfo, ReferenceReturns
 from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import Array
 from rl_training.data.formats import Format
+from rl_training.data.formats.minari_facts import MinariFacts, read_minari_facts
 from rl_training.data.hdf5_files import HDF5_PROBLEMS, open_hdf5
 from rl_training.data.reading import Target
 from rl_training.data.validation import check_numeric
 
-OWN_KEY = "rl_training"
+OWN_KEY = "rl_training"  # a field of `MinariFacts`
 """Metadata key under which conversions keep what Minari has no place for."""
 
 INFO_PREFIX = "rl_training_"
@@ -44,14 +45,13 @@ def read_minari(source: DatasetSource, target: Target) -> EpisodeLog:
 
 
 def _read(dataset_id: str, root: Path | None, target: Target) -> EpisodeLog:
-    dataset = _open(dataset_id, root)
-    own = dataset.storage.metadata.get(OWN_KEY, {})
-    info = _describe(dataset.storage.metadata, dataset_id, own)
-    rows = int(own.get("rows", dataset.total_steps))
+    facts, dataset = _open(dataset_id, root)
+    info = _describe(facts, dataset.observation_space, dataset.action_space, dataset_id)
+    rows = dataset.total_steps if facts.own.rows is None else facts.own.rows
     columns: dict[str, Array] = {}
     start = 0
     for number, episode in enumerate(dataset.iterate_episodes()):
-        piece = _episode(episode, f"{dataset_id}: episode {number}", own.get("successors") != "next_row")
+        piece = _episode(episode, f"{dataset_id}: episode {number}", facts.own.successors != "next_row")
         for field, values in piece.items():
             if field not in columns:
                 check_numeric(field, values.dtype, dataset_id)
@@ -115,30 +115,21 @@ def _with_infos(
     return {name: np.concatenate([values, extra[name]]) for name, values in piece.items()}
 
 
-def _describe(metadata: dict[str, Any], dataset_id: str, own: dict[str, Any]) -> DataInfo:
-    spaces = _spaces(dataset_id, metadata["observation_space"], metadata["action_space"])
+def _describe(facts: MinariFacts, observation: Any, action: Any, dataset_id: str) -> DataInfo:
     reference = None
-    if metadata.get("ref_min_score") is not None and metadata.get("ref_max_score") is not None:
-        reference = ReferenceReturns(
-            float(metadata["ref_min_score"]),
-            float(metadata["ref_max_score"]),
-            own.get("reference_source", f"Minari dataset {dataset_id}"),
-        )
-    env_id = own.get("env_id")
-    if env_id is None and metadata.get("env_spec"):
-        env_id = parse_json(metadata["env_spec"]).get("id")
-    return DataInfo(source=dataset_id, spaces=spaces, env_id=env_id, reference=reference)
+    if facts.ref_min_score is not None and facts.ref_max_score is not None:
+        source = facts.own.reference_source or f"Minari dataset {dataset_id}"
+        reference = ReferenceReturns(facts.ref_min_score, facts.ref_max_score, source)
+    env_id = facts.own.env_id
+    if env_id is None and facts.env_spec:
+        described = parse_json(facts.env_spec)
+        env_id = described.get("id") if isinstance(described, dict) else None
+    named = env_id if isinstance(env_id, str) else None
+    return DataInfo(dataset_id, _spaces(observation, action), named, reference)
 
 
-def _spaces(dataset_id: str, observation: Any, action: Any) -> Spaces | None:
-    from gymnasium import spaces
-
-    for name, space in (("observations", observation), ("actions", action)):
-        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise DataError(
-                f"{dataset_id}: {name} are {type(space).__name__} {space.shape or ''}, "
-                "only flat vectors (Box) are supported"
-            )
+def _spaces(observation: Any, action: Any) -> Spaces | None:
+    """Sizes and bounds, where the actions have any."""
     low, high = (tuple(float(value) for value in bound) for bound in (action.low, action.high))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         return None
@@ -167,13 +158,14 @@ def dataset_directory(dataset_id: str, root: Path | None) -> Path:
     return folder / dataset_id / "data"
 
 
-def _open(dataset_id: str, root: Path | None) -> Any:
+def _open(dataset_id: str, root: Path | None) -> tuple[MinariFacts, Any]:
     minari = import_minari()
     directory = dataset_directory(dataset_id, root)
+    facts = read_minari_facts(directory, dataset_id)
     for file in sorted(directory.glob("*.hdf5")):
         with open_hdf5(file):  # a look at its links, before Minari follows them
             pass
-    return minari.MinariDataset(directory)
+    return facts, minari.MinariDataset(directory)
 
 
 def datasets_root(root: Path | None) -> Path:

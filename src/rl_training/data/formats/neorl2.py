@@ -39,7 +39,7 @@ def read_neorl2(source: DatasetSource, target: Target) -> EpisodeLog:
                 f"{path}: missing key {missing[0]!r}; it has {', '.join(sorted(names)) or 'nothing'}"
             )
         columns = {field: read_member(archive, name, field, path, target) for field, name in KEYS.items()}
-        info = DataInfo.from_dict(str(path), stored_info(archive))
+        info = DataInfo.from_dict(str(path), stored_info(archive, path))
         firsts = read_member(archive, INDEX, "episode_ids", path, target).reshape(-1)
         cut = np.zeros(len(columns["rewards"]), dtype=bool)
         if TRUNCATED in names:

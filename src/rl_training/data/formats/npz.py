@@ -20,7 +20,7 @@ def read_npz(source: DatasetSource, target: Target) -> EpisodeLog:
     with open_npz(path) as archive:
         names = resolve_names(member_names(archive), str(path))
         columns = {field: read_member(archive, name, field, path, target) for field, name in names.items()}
-        info = DataInfo.from_dict(str(path), stored_info(archive))
+        info = DataInfo.from_dict(str(path), stored_info(archive, path))
     return EpisodeLog.build(columns, info=info, lenient=target.lenient)
 
 

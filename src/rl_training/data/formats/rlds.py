@@ -138,7 +138,7 @@ def _info(path: Path) -> DataInfo:
     if path.suffix.lower() != ".npz":
         return DataInfo(str(path))
     with open_npz(path) as archive:
-        return DataInfo.from_dict(str(path), stored_info(archive))
+        return DataInfo.from_dict(str(path), stored_info(archive, path))
 
 
 def _matrix(parts: list[Array]) -> Array:

@@ -96,7 +96,12 @@ def is_robomimic(path: Path) -> bool:
 
 
 def _demos(group: Any) -> list[str]:
-    return in_order([name for name in group if _DEMO.fullmatch(name) and isinstance(group[name], h5py.Group)])
+    return in_order([name for name in group if _DEMO.fullmatch(name) and _is_group(group, name)])
+
+
+def _is_group(group: Any, name: str) -> bool:
+    """By the entry itself: a link is not followed to find out."""
+    return isinstance(group.get(name, getlink=True), h5py.HardLink) and isinstance(group[name], h5py.Group)
 
 
 def _observation_keys(demo: Any, chosen: tuple[str, ...], path: Path) -> tuple[list[str], list[str]]:

@@ -223,6 +223,6 @@ def stored_info(source: str, text: bytes) -> DataInfo:
     """What a file written here says about itself."""
     try:
         stored = parse_json(text)
-    except ValueError:
-        stored = {}
-    return DataInfo.from_dict(source, stored if isinstance(stored, dict) else {})
+    except ValueError as problem:
+        raise DataError(f"{source}: what it says about itself is not valid JSON ({problem})") from None
+    return DataInfo.from_dict(source, stored)
