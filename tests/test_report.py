@@ -290,7 +290,7 @@ def test_a_run_of_another_format_version_is_refused(tmp_path: Path) -> None:
         ("config.yaml", "algo: [", "is not valid YAML"),
         ("config.yaml", "just text", "must be a mapping"),
         ("summary.json", "{", "is not valid JSON"),
-        ("summary.json", "[]", "must be a JSON object"),
+        ("summary.json", "[]", "it must be a mapping, got"),
     ],
 )
 def test_damaged_files_are_named_in_one_line(tmp_path: Path, file: str, content: str, message: str) -> None:
