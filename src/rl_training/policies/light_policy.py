@@ -72,8 +72,10 @@ def read_policy_file(path: Path) -> LightPolicy:
             metadata["spaces"]["obs_dim"],
         )
         return checked(LightPolicy(program, metadata), path)
-    except UserError:
-        raise
+    except UserError as problem:
+        if str(path) in str(problem):
+            raise
+        raise UserError(f"policy {path} is damaged: {problem}; export it again") from None
     except OSError as problem:
         raise UserError(f"cannot read policy {path}: {problem.strerror or problem}") from problem
     except SafetensorError as problem:
