@@ -104,7 +104,7 @@ def stored_info(archive: zipfile.ZipFile, path: Path) -> State:
     for key in INFO_KEYS:
         if key in members:
             with open_member(archive, key, path) as member:
-                known[key] = np.lib.format.read_array(member, allow_pickle=False).tolist()
+                known[key] = np.lib.format.read_array(member).tolist()
     return known
 
 
