@@ -64,7 +64,7 @@ EARLY = {"algo_kwargs.learning_starts": 5000}
 
 PENDULUM = Task(
     *(-1223.91, -141.46),
-    offline=3000,
+    offline=10_000,
     online=3000,
     eval_interval=500,
     seeds=(0, 1, 2),
@@ -111,27 +111,33 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.task == "hopper" and options.data is None:
         parser.error("hopper needs --data")
+    options.offline = options.offline or TASKS[options.task].offline
+    options.online = options.online or TASKS[options.task].online
     options.budget = ProcessorBudget(options.minutes)
     return options
 
 
 def file_of(options: argparse.Namespace, case: str, seed: int) -> Path:
-    return Path(options.output_dir, f"{options.task}-{case}-s{seed}.json")
+    return Path(options.output_dir, f"{name_of(options, case, seed)}.json")
+
+
+def name_of(options: argparse.Namespace, case: str, seed: int) -> str:
+    """With its budget: results of another one are not taken for these."""
+    return f"{options.task}-{case}-{options.offline}-{options.online}-s{seed}"
 
 
 def changes_for(options: argparse.Namespace, task: Task, case: str, seed: int) -> dict[str, object]:
     """What differs from the packaged config: the data, the budget and how often is evaluated."""
-    offline, online = options.offline or task.offline, options.online or task.online
     scratch = case in FROM_SCRATCH
     changes: dict[str, object] = {
         "seed": seed,
-        "total_timesteps": online if scratch else offline,
-        "online_timesteps": 0 if scratch else online,
+        "total_timesteps": options.online if scratch else options.offline,
+        "online_timesteps": 0 if scratch else options.online,
         "eval_episodes": 10,
         "checkpoint_interval": task.eval_interval,
-        "output_dir": options.output_dir / "runs" / f"{options.task}-{case}-s{seed}",
+        "output_dir": options.output_dir / "runs" / name_of(options, case, seed),
         "algo_kwargs.eval_interval": task.eval_interval,
-        "algo_kwargs.buffer_capacity": online,
+        "algo_kwargs.buffer_capacity": options.online,
         "algo_kwargs.keep_checkpoints": 1,
         "algo_kwargs.save_best": "false",
         **task.cases[case][1],
@@ -180,7 +186,7 @@ def finish_corl(options: argparse.Namespace, task: Task, case: str, seed: int) -
     """A script of CORL in a process of its own: it finds other modules under the names it imports."""
     script = Path(__file__).with_name("finetune_corl.py")
     command = [sys.executable, str(script), str(options.corl), case.removeprefix("corl-"), str(options.data)]
-    budget = [options.offline or task.offline, options.online or task.online, task.eval_interval, seed]
+    budget = [options.offline, options.online, task.eval_interval, seed]
     done = subprocess.run([*command, *map(str, budget), str(file_of(options, case, seed))], check=False)
     return done.returncode == 0
 
