@@ -127,7 +127,8 @@ def test_bc_needs_neither_reward_nor_known_bounds(capsys: pytest.CaptureFixture[
     ]
     mapping = ["--obs", "level", "--action", "valve", "--episode", "run"]
     assert run("train", "--algo", "bc", "--data", "logs", *mapping, *small) == 0
-    capsys.readouterr()
+    told = json.loads((Path(capsys.readouterr().out.strip()) / "summary.json").read_text())
+    assert told["dataset"]["episodes"] == 4 and "return_mean" not in told["dataset"]
     assert run("train", "--algo", "iql", "--data", "logs", *mapping, *small) == 2
     assert "has no reward, which iql learns from" in capsys.readouterr().err
 

@@ -24,8 +24,10 @@ def describe_parts(parts: Sequence[TransitionDataset], transform: RewardTransfor
         summary["features"] = features.to_dict()
     if all(part.ordered and len(part) for part in parts):
         returns = np.concatenate([part.episode_returns() for part in parts])
+        summary["episodes"] = len(returns)
+        if not all(part.info.rewards_known for part in parts):  # zeros stand in for them
+            return summary
         summary |= {
-            "episodes": len(returns),
             "return_mean": float(returns.mean()),
             "return_min": float(returns.min()),
             "return_max": float(returns.max()),
