@@ -122,7 +122,17 @@ def verdicts(name: str, told: dict[str, Any]) -> dict[str, Any]:
         gain = policy["truth"]["value"] - behaviour
         wrong += (policy["verdict"] == "better" and gain < 0) or (policy["verdict"] == "worse" and gain > 0)
         planted_better += policy["name"] in PLANTED and policy["verdict"] == "better"
-    return {"data": name, **counts, "wrong side": wrong, "planted called better": planted_better}
+    first = min(told["policies"], key=lambda policy: (policy["verdict"] == "refused", -policy["low"]))
+    truth = [policy["truth"]["value"] for policy in told["policies"]]
+    told_counts = " / ".join(str(count) for count in counts.values())
+    return {
+        "data": name,
+        "first choice": first["name"],
+        "its regret": (max(truth) - first["truth"]["value"]) / (max(truth) - min(truth)),
+        " / ".join(counts): told_counts,
+        "wrong side": wrong,
+        "planted called better": planted_better,
+    }
 
 
 def print_policies(name: str, told: dict[str, Any]) -> None:
