@@ -54,11 +54,11 @@ clean: ## remove the environment and everything generated
 	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The demo needs the core only; a development install satisfies both stamps.
+# What the demo and the README's commands on own data need; a development install satisfies both stamps.
 $(CORE): pyproject.toml constraints.txt
 	$(PYTHON) tools/create_venv.py $(VENV)
 	@echo "Installing the pinned dependencies into $(VENV) (once)"
-	$(INSTALL) .
+	$(INSTALL) ".[parquet,export]"
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt

@@ -28,3 +28,9 @@ def test_the_first_commands_and_those_of_the_command_line_are_all_there() -> Non
     assert english[0] == chinese[0] == ["make demo", "make test"]
     tools = [block for block in english if block[0].startswith("rl-training")]
     assert len(tools) == 2 and [tool for tool in tools if tool not in chinese] == []
+
+
+def test_make_demo_installs_what_the_demo_and_the_commands_on_own_data_need() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    core = makefile[makefile.index("$(CORE): pyproject.toml") :].partition("touch")[0]
+    assert '".[parquet,export]"' in core  # tables, and policy.onnx

@@ -29,6 +29,9 @@ TINY_RUN = (
 )
 
 
+WRITE_LOG = "from rl_training.experiment.demo_plant import write_log; write_log('log.csv', runs=3, seed=0)"
+
+
 class Failed(Exception):
     """A step that did not work; the message holds what it printed."""
 
@@ -68,7 +71,8 @@ def use(python: str, wheel: Path, work: Path) -> None:
     """Install the wheel with the pinned versions, then train and predict with it."""
     installed = environment(python, work / "installed")
     constraints = ROOT / "constraints.txt"
-    step("install wheel", installed, "-m", "pip", "install", "--quiet", "-c", constraints, wheel, cwd=work)
+    wanted = f"{wheel}[parquet]"
+    step("install wheel", installed, "-m", "pip", "install", "--quiet", "-c", constraints, wanted, cwd=work)
     command, empty = installed.parent / "rl-training", work / "empty"
     empty.mkdir()
     expect("train" in step("--help", command, "--help", cwd=empty), "--help names no train")
@@ -78,6 +82,9 @@ def use(python: str, wheel: Path, work: Path) -> None:
     run_dir = trained.strip().splitlines()[-1]
     action = step("predict", command, "predict", "--checkpoint", run_dir, "--obs", "1 0 0", cwd=empty)
     expect(len(json.loads(action)) == 1, f"one action was expected, got {action}")
+    step("log", installed, "-c", WRITE_LOG, cwd=empty)
+    told = step("data inspect", command, "data", "inspect", "log.csv", cwd=empty)
+    expect("--obs T_tank,level,outflow" in told, f"no mapping was proposed: {told}")
     places = step("where", installed, "-c", "import rl_training; print(rl_training.__file__)", cwd=empty)
     expect(str(work) in places, f"another rl_training was used: {places}")
 
