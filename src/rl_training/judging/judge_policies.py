@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,18 @@ from rl_training.core.spaces import Spaces
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.judging import checks
 from rl_training.judging.advice import advice_for
+from rl_training.judging.court import Court
 from rl_training.judging.coverage import Coverage
 from rl_training.judging.critics import TrainedCritic
 from rl_training.judging.density import unit_spaces
-from rl_training.judging.dynamics import Dynamics
-from rl_training.judging.evidence import action_check, evidence_of
 from rl_training.judging.fitting import Keeping, Told, judgement_key
-from rl_training.judging.judgement import BehaviourJudgement, Check, Interval, Judgement, PolicyJudgement
+from rl_training.judging.judgement import Judgement
 from rl_training.judging.log import JudgedLog
-from rl_training.judging.rollouts import fit_dynamics, roll_out
+from rl_training.judging.rollouts import fit_dynamics
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.subjects import Predicts, Subject, check_fits
-from rl_training.judging.values import FittedValues, PolicyActions, fit_values
-from rl_training.judging.verdicts import combined, interval, sentence_of, shifted, verdict_of
-from rl_training.judging.weighing import Weighing, prepare_weighing
+from rl_training.judging.values import PolicyActions, fit_values
+from rl_training.judging.weighing import prepare_weighing
 
 Policies = Mapping[str, Predicts] | Sequence[Predicts] | Predicts
 
@@ -87,122 +84,6 @@ def judge(
     return Judgement(tuple(judged), behaviour, facts, config.to_dict(), advice, seconds)
 
 
-@dataclass(frozen=True)
-class Court:
-    """Everything that the judgements of one log have in common."""
-
-    log: JudgedLog
-    config: JudgeConfig
-    fitted: FittedValues
-    spaces: Spaces
-    name_of: Callable[[str, int], str]
-    covered: Coverage
-    dynamics: Dynamics | None
-    weighing: Weighing | None
-    critics: Mapping[str, TrainedCritic]
-    shared: dict[str, Check]
-
-    def judge(self, index: int, subject: Subject, actions: PolicyActions) -> PolicyJudgement:
-        fitted, difference = self.value_of(index), self.difference_of(index)
-        rows = self.covered.rows
-        distances = self.covered.distances(self.log.obs[rows], actions.here[rows])
-        share = self.covered.share_outside(distances)
-        found = {
-            **self.shared,
-            "convergence": checks.convergence(self.log, self.fitted, index, self.config),
-            "coverage": checks.coverage(share, self.config.coverage_limit, along_rollouts=False),
-        }
-        estimates = {"fqe": fitted}
-        model = self.ask_the_model(subject, fitted, found)
-        if model is not None:
-            estimates["model"] = model
-        if self.weighing is not None:
-            weighed, found["sample_size"] = self.weighing.estimates(subject, actions.here, self.fitted, index)
-            estimates |= weighed
-        evidence = evidence_of(
-            self.log,
-            actions.here,
-            self.covered,
-            distances,
-            self.fitted,
-            index,
-            self.spaces,
-            self.config.confidence,
-            self.name_of,
-        )
-        found["actions"] = action_check(evidence.actions)
-        critic = self.critics.get(subject.name)
-        if critic is not None and critic.gamma == self.log.gamma:
-            trained = critic.values(self.log.obs, self.log.actions)
-            found["critic"], points = checks.critic_optimism(
-                self.log, self.fitted, index, trained, self.config
-            )
-            evidence = replace(evidence, critic=points)
-        own = fitted
-        if model is not None:
-            mean = self.config.headline == "both"
-            own = combined(fitted, model, mean=mean)
-            difference = combined(difference, shifted(model, -self.behaviour_value), mean=mean)
-        verdict = verdict_of(difference, found)
-        wanted = "refused" if verdict == "refused" else "warned"
-        return PolicyJudgement(
-            name=subject.name,
-            value=own.value,
-            low=_bound(own.low),
-            high=_bound(own.high),
-            difference=difference,
-            verdict=verdict,
-            sentence=sentence_of(verdict, difference, difference.value / self.log.horizon, found),
-            reasons=tuple(check.reason for check in found.values() if check.outcome == wanted),
-            estimates=estimates,
-            checks=found,
-            evidence=evidence,
-            members=tuple(self.fitted.values[index].tolist()),
-        )
-
-    def ask_the_model(self, subject: Subject, fitted: Interval, found: dict[str, Check]) -> Interval | None:
-        """The second opinion, and whether the policy leads where the log has never been."""
-        if self.dynamics is None:
-            return None
-        rolled = roll_out(self.dynamics, self.log, subject, self.config)
-        # Worlds of single networks lie further apart than what the log leaves open: their mean counts.
-        model = interval(rolled.values, self.config.confidence, of_mean=True)
-        share = self.covered.share_outside(self.covered.distances(rolled.obs, rolled.actions))
-        found["rollout_coverage"] = checks.coverage(
-            share, self.config.rollout_coverage_limit, along_rollouts=True
-        )
-        found["second_opinion"] = checks.second_opinion(
-            fitted, model, self.behaviour_value, self.log.reward_scale.spread, self.config
-        )
-        return model
-
-    @property
-    def behaviour_value(self) -> float:
-        return float(self.fitted.values[-1].mean())
-
-    def value_of(self, index: int) -> Interval:
-        error = self.fitted.level_error(index, self.log.horizon)
-        return interval(self.fitted.values[index], self.config.confidence, error)
-
-    def difference_of(self, index: int) -> Interval:
-        """Member by member: policy and behaviour share their resamples, which cancels what they share."""
-        members = self.fitted.values[index] - self.fitted.values[-1]
-        error = self.fitted.level_error(index, self.log.horizon)
-        return interval(members, self.config.confidence, error)
-
-    def behaviour(self) -> BehaviourJudgement:
-        own = self.value_of(len(self.fitted.values) - 1)
-        own_convergence = checks.convergence(self.log, self.fitted, len(self.fitted.values) - 1, self.config)
-        return BehaviourJudgement(
-            value=own.value,
-            low=_bound(own.low),
-            high=_bound(own.high),
-            mean_return=self.log.mean_return,
-            checks={**self.shared, "convergence": own_convergence},
-            calibration=checks.calibration(self.log, self.fitted),
-        )
-
-
 def keeping_of(
     folder: Path, config: JudgeConfig, log: JudgedLog, actions: Sequence[PolicyActions]
 ) -> Keeping:
@@ -245,7 +126,3 @@ def data_facts(log: JudgedLog, data: TransitionDataset) -> dict[str, Any]:
 def _spaces(subject: Subject) -> Spaces | None:
     spaces = getattr(subject.policy, "spaces", None)
     return spaces if isinstance(spaces, Spaces) else None
-
-
-def _bound(value: float | None) -> float:
-    return float("nan") if value is None else value
