@@ -323,3 +323,18 @@ def test_python_save_load_and_a_loop_of_ones_own(agent: Any, tmp_path: Path) -> 
         stored = session.collection.rows.state_dict(None)
         actions = next(value for name, value in stored.items() if name == "actions" or "actions" in name)
         np.testing.assert_allclose(np.asarray(actions)[:2].reshape(-1), first.repeat(2) / 2.0, atol=1e-6)
+
+
+def test_after_a_restart_the_guard_holds_what_was_played_last(agent: Any) -> None:
+    guard = agent.make_guard(pendulum_rows(), fallback="hold", centres=16)
+    session = agent.go_live(6, dataset=None, guard=guard, exploration_noise=0.0)
+    agent.act([0.0, 0.0, 0.0], first=True)
+    agent.observe(0.0, [99.0, 0.0, 0.0], played=[0.75])
+    session.save()
+    for callback in session.run.callbacks:  # as if the process had ended here
+        callback.close(session.run)
+    again = rl_training.TD3BC.load(session.run.run_dir)
+    with again.go_live(guard=guard):
+        assert again.act([99.0, 0.0, 0.0]).tolist() == [0.75]
+        again.observe(0.0, [99.0, 0.0, 0.0], terminated=True)
+        assert again.act([99.0, 0.0, 0.0]).tolist() != [0.75]  # a new episode has nothing to hold

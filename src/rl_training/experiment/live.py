@@ -61,8 +61,6 @@ class LiveSession:
         self._end_step()
         if first:
             self.collection.cut()
-            if self.watch is not None:
-                self.watch.reset()
         self.phase = self.trainer.begin_step()
         if self.phase is None:
             steps = self.run.config.online_timesteps
@@ -78,6 +76,7 @@ class LiveSession:
         rows = (torch.from_numpy(self.collection.acted[0]), torch.from_numpy(action[None]))
         with torch.inference_mode():
             novelty = guard(guard.points(*rows)).numpy()
+        self.watch.last = self.collection.last  # also after a restart, and where another one was played
         self.watched = self.watch.played(guarded(action[None], novelty, single=True))
         self.run.log("guard_novelty", float(self.watched.novelty))
         if self.watched.flagged:

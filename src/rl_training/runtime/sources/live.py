@@ -23,6 +23,10 @@ class LiveCollection:
         self.spaces, self.rows, self.units, self.exploration = spaces, rows, units, exploration
         self.acted: tuple[FloatArray, FloatArray] | None = None
         """The observation that was acted on, and the action in [-1, 1]"""
+        self.suggested: FloatArray | None = None
+        """The action for the step under way, in the machine's units"""
+        self.last: FloatArray | None = None
+        """The one that was played before in this episode"""
         self.episodes: list[FinishedEpisode] = []
         self.current = FinishedEpisode(0.0, 0)
 
@@ -31,13 +35,14 @@ class LiveCollection:
         seen = self.spaces.check_observations(obs).reshape(1, self.spaces.obs_dim)
         unit = self.exploration.actions(learner, [seen])[0]
         self.acted = (seen, unit)
-        played: FloatArray = self.spaces.to_env(unit)[0]
-        return played
+        action: FloatArray = self.spaces.to_env(unit)[0]
+        self.suggested = action
+        return action
 
     def replace_action(self, action: FloatArray) -> None:
         """Another action is played than the policy's: rows hold what was played."""
         assert self.acted is not None
-        self.acted = (self.acted[0], self.spaces.to_unit(action[None]))
+        self.acted, self.suggested = (self.acted[0], self.spaces.to_unit(action[None])), action
 
     def observe(
         self,
@@ -66,6 +71,7 @@ class LiveCollection:
         )
         self.rows.add([self.units.columns(step)], [step.terminated | step.truncated])
         self.acted = None
+        self.last = self.suggested if played is None else np.asarray(played, dtype=np.float32)
         self.current.ret += float(reward)
         self.current.length += 1
         if terminated or truncated:
@@ -88,7 +94,7 @@ class LiveCollection:
 
     def _finish(self) -> None:
         self.episodes.append(self.current)
-        self.current = FinishedEpisode(0.0, 0)
+        self.current, self.last = FinishedEpisode(0.0, 0), None
 
     def step(self, learner: Learner, stored: int) -> int:
         raise UserError("this run is stepped by a loop of your own: call act, observe and update")
@@ -99,7 +105,11 @@ class LiveCollection:
 
     def state_dict(self, member: int | None, *, with_replay: bool) -> State:
         state: State = {
-            "collector": {"return": self.current.ret, "length": self.current.length},
+            "collector": {
+                "return": self.current.ret,
+                "length": self.current.length,
+                "last": [] if self.last is None else self.last.tolist(),
+            },
             "exploration": self.exploration.stream.state_dict(),
             "unlogged_episodes": [[episode.ret, episode.length] for episode in self.episodes],
         }
@@ -114,6 +124,8 @@ class LiveCollection:
         self.exploration.stream.load_state_dict(state["exploration"])
         saved = state["collector"]
         self.current = FinishedEpisode(float(saved["return"]), int(saved["length"]))
+        last = saved.get("last")  # none in checkpoints of earlier versions
+        self.last = np.array(last, dtype=np.float32) if last else None
         self.episodes = [FinishedEpisode(ret, length) for ret, length in state["unlogged_episodes"]]
 
     def keep(self, members: Sequence[int]) -> None:
