@@ -9,6 +9,7 @@ end them, as the judge's own are. Everything made is found again in the output d
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,8 @@ def train(recipe: Recipe, data: Path, env_id: str, seed: int, out: Path) -> None
     """One run whose checkpoints hold the snapshots, unless it is there already."""
     if list(out.glob(f"*/checkpoints/step_{recipe.steps[-1]}.safetensors")):
         return
+    for unfinished in out.glob("*/checkpoints"):  # of a training that was stopped on its way
+        shutil.rmtree(unfinished.parent)
     settings: dict[str, Any] = {
         "dataset_kind": "hdf5",
         "dataset_path": str(data),
