@@ -93,12 +93,25 @@ def judgements_table(study: Study) -> Table:
     return Table("Judged by the log", header, tuple(rows), note)
 
 
-def estimate_band(runs: Sequence[RunRecord]) -> Band:
-    """The interval of the one run that a curve shows, at its last point."""
-    if len(runs) != 1 or runs[0].estimate is None:
+def estimates_table(task: Task) -> Table:
+    """Each configuration's value with the noise of judge and seeds together."""
+    found = [(group, group_estimate(group)) for group in task.groups]
+    rows = tuple(
+        (group.label, str(len(group.runs)), "–" if told is None else show(told)) for group, told in found
+    )
+    note = (
+        f"{MARK} from logged episodes, not measured; discounted. In brackets: what the judge (90 %) "
+        "and the spread over runs leave open. Runs that the judge refused do not count."
+    )
+    return Table("Estimated value", ("configuration", "runs", "estimated value"), rows, note)
+
+
+def estimate_band(told: Interval | None, runs: Sequence[RunRecord]) -> Band:
+    """The interval of what a curve shows, at its last point."""
+    steps = [point[0] for run in runs for point in run.series(JUDGED)[-1:]]
+    if told is None or told.low is None or told.high is None or not steps:
         return []
-    told, last = runs[0].estimate, runs[0].series(JUDGED)[-1][0]
-    return [] if told.low is None or told.high is None else [(last, told.low, told.high)]
+    return [(max(steps), told.low, told.high)]
 
 
 def show(interval: Interval) -> str:

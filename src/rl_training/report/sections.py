@@ -10,7 +10,13 @@ from statistics import fmean
 
 import numpy as np
 
-from rl_training.report.estimates import MARK, estimate_band, judgements_table
+from rl_training.report.estimates import (
+    MARK,
+    estimate_band,
+    estimates_table,
+    group_estimate,
+    judgements_table,
+)
 from rl_training.report.marks import Intervals, Scatter
 from rl_training.report.online_phase import online_table, phase_marks
 from rl_training.report.run_reader import JUDGED, SCORE, metric_title
@@ -103,8 +109,8 @@ _CURVE_NOTE = (
     "Thin: single runs, also unfinished ones."
 )
 ESTIMATED_NOTE = (
-    f"{MARK}: what a judge says of the final policy from logged episodes, with its 90 % interval (one run) "
-    "or the 95 % interval over runs. Nothing here was measured."
+    f"{MARK}: what a judge says of the final policy from logged episodes, with what its 90 % interval and "
+    "the spread over runs leave open. Nothing here was measured."
 )
 _INTERVAL_NOTE = (
     "In brackets: 95 % stratified bootstrap intervals over runs. Fewer than five runs give intervals that "
@@ -132,8 +138,8 @@ def _task_section(task: Task, metric: str, seed: int) -> Section:
     scores = {group.label: last[group.label] for group in task.counted}
     several = any(len(group.runs) > 1 for group in task.counted)
     tables = _final_tables(last, best, seed)
-    if task.estimated:  # a single value at the end: its best is its last
-        tables = [final_table(last, "Estimated value", f"{MARK} from logged episodes, not measured. ", seed)]
+    if task.estimated:  # statistics over runs would leave out the noise of the judge
+        tables, several = [estimates_table(task)], False
     blocks: list[Table | Chart] = [learning_curves(task, metric, seed), *tables]
     online = online_table(task.groups, metric, seed)
     if online.rows:
@@ -163,8 +169,9 @@ def learning_curves(task: Task, metric: str, seed: int) -> Chart:
                 f"{group.label}, n = {len(counted)}{', estimated' if task.estimated else ''}",
                 group.color,
                 [(step, mean.value) for step, mean in means],
-                [(step, mean.low, mean.high) for step, mean in means if mean.has_interval]
-                or (estimate_band(group.runs) if task.estimated else []),
+                estimate_band(group_estimate(group), group.runs)
+                if task.estimated
+                else [(step, mean.low, mean.high) for step, mean in means if mean.has_interval],
                 single if len(single) > 1 or not counted else (),
                 task.estimated,
             )
