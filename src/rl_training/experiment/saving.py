@@ -64,7 +64,7 @@ class Checkpoints(Callback):
         return {"best": self.best}
 
     def load_state_dict(self, state: State) -> None:
-        self.best = state["best"]
+        self.best = None if state["best"] is None else float(state["best"])
 
 
 def refuse_broken(run: Run) -> None:

@@ -228,7 +228,7 @@ def estimated_score(scores: Facts) -> str:
 def own_score(metadata: Facts) -> str:
     scores, seed = metadata["scores"], metadata["training"]["seed"]
     mean, std, count = (scores.get(f"eval_{name}") for name in ("return_mean", "return_std", "episodes"))
-    if mean is None or not count:
+    if not all(isinstance(each, int | float) for each in (mean, std, count)) or not count:
         return estimated_score(scores)
     text = f"Seed {seed}: mean return {mean:.1f} over {count} episode(s) (std {std:.1f})"
     if count > 1:

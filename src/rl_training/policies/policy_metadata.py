@@ -37,7 +37,7 @@ def describe_policy(state: Facts, policy: Policy, program: Program, run: str | N
         "env_id": config["env_id"],
         "env_kwargs": config["env_kwargs"],
         "spaces": policy.spaces.to_dict(),
-        "features": FeatureNames.from_dict(state["dataset"].get("features")).to_dict(),
+        "features": FeatureNames.from_dict((state["dataset"] or {}).get("features")).to_dict(),
         "actor": {"kind": policy.actor.kind, "draws": policy.actor.draws},
         "observation_steps": [step.kind for step in policy.observation_steps],
         "outputs": list(program.outputs),
