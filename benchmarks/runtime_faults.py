@@ -301,7 +301,7 @@ FAULTS = [
     Fault(
         "best checkpoint: forgotten on resume",
         SAVING,
-        'self.best = state["best"]',
+        'self.best = None if state["best"] is None else float(state["best"])',
         "self.best = None",
         "evaluation",
     ),
