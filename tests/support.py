@@ -25,6 +25,13 @@ TINY_KWARGS: dict[str, dict[str, Any]] = {
 }
 """Settings that make a run of each kind last a second or two."""
 
+BARE_STATE: dict[str, Any] = {
+    **{"algo": "x", "algo_class": "X", "dataset": None, "reference": None, "versions": {}, "results": {}},
+    "config": {"env_id": None, "env_kwargs": {}, "seed": 0},
+    "counters": {"global_step": 0, "gradient_steps": 0},
+}
+"""What an export reads of a checkpoint, of a run that did nothing."""
+
 
 def tiny_config(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
     """A run of a few dozen steps; `algo_kwargs` among the changes are merged, the rest replaces."""

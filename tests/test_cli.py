@@ -18,6 +18,7 @@ from rl_training.algorithms.recipe import get_recipe
 from rl_training.cli import main
 from rl_training.cli.overrides import parse_seeds
 from rl_training.core.errors import CheckpointError, ConfigError, RunFailed
+from rl_training.core.feature_names import FeatureNames
 
 
 class Recorder:
@@ -66,7 +67,9 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
         "rl_training.experiment.default_manager": {"DefaultExperimentManager": lambda: recorder},
         "rl_training.policies.predict_files": {
             "open_policy": lambda path: SimpleNamespace(
-                predict=lambda obs: recorder.predict_checkpoint(path, obs)
+                predict=lambda obs: recorder.predict_checkpoint(path, obs),
+                features=FeatureNames(),
+                guard_facts=None,
             )
         },
         "rl_training.experiment.workflows": {

@@ -34,7 +34,7 @@ from rl_training.policies.scores import mean_interval, student_interval
 from rl_training.policies.torchscript_export import METADATA_FILE, open_torchscript, quiet_deprecation
 from rl_training.policies.tracing import trace_policy
 from rl_training.runtime.run import TrainResult, evaluate_run_policy
-from support import tiny_config, train
+from support import BARE_STATE, tiny_config, train
 
 SCALES = (1.0, 10.0, 100.0, 1000.0, 1e6)
 ROWS = 2000
@@ -128,12 +128,7 @@ def test_other_bounds_and_normalisation(format: str) -> None:
     live = learner.policy.snapshot()
     program = trace_policy(live)
     encode, decode = exporting.codec(format)
-    state: Any = {
-        **dict.fromkeys(("algo", "algo_class", "dataset", "versions", "results", "reference")),
-        "config": {"env_id": None, "env_kwargs": {}, "seed": 0},
-        "counters": {"global_step": 0, "gradient_steps": 0},
-    }
-    metadata = describe_policy(state, live, program, None)
+    metadata = describe_policy(BARE_STATE, live, program, None)
     obs = (rng.normal(size=(500, 17)) * rng.choice(SCALES, size=(500, 1))).astype(np.float32)
     actions = decode(encode(live, program, metadata), metadata)(obs)["action"]
     low, high = np.array(spaces.action_low), np.array(spaces.action_high)
@@ -385,7 +380,10 @@ def test_a_file_that_acts_otherwise_is_not_written(
     policy: Policy = load_saved_policy(checkpoint_of(runs("sac")), "cpu")
     with pytest.raises(UserError, match=r"was not written: its actions differ .* by 1\.0e-03 of their range"):
         check_same_actions(policy, lambda obs: policy.predict(obs) + 0.002, Path("p.onnx"))
-    wrong = (lambda policy, program, metadata: b"", lambda content, metadata: lambda obs: obs[:, :1] * 100.0)
+    wrong = (
+        lambda policy, program, metadata: b"",
+        lambda content, metadata: lambda obs: {"action": obs[:, :1] * 100.0},
+    )
     monkeypatch.setattr(exporting, "codec", lambda format: wrong)
     with pytest.raises(UserError, match="was not written"):
         export_checkpoint(runs("sac").run_dir, tmp_path / "p.onnx")

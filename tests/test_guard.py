@@ -30,15 +30,10 @@ from rl_training.policies.light_policy import light_policy_bytes, open_light
 from rl_training.policies.loading import load_policy
 from rl_training.policies.policy_metadata import describe_policy
 from rl_training.policies.tracing import trace_policy
-from support import tiny_config
+from support import BARE_STATE, tiny_config
 
 SPACES = Spaces(2, (-1.0, 0.0), (1.0, 10.0))
 FACTS = GuardFacts("observations", 2, 99.0, 1.5, 100, 20, 0.01, 0.0, "a log")
-STATE: Any = {
-    **dict.fromkeys(("algo", "algo_class", "dataset", "versions", "results", "reference")),
-    "config": {"env_id": None, "env_kwargs": {}, "seed": 0},
-    "counters": {"global_step": 0, "gradient_steps": 0},
-}
 
 
 def by_hand(**changes: Any) -> Guard:
@@ -128,10 +123,10 @@ def test_every_format_gives_the_same_novelty(algo: str) -> None:
     learner.policy.set_units(spaces, [ObservationNormalizer(torch.ones(3), torch.full((3,), 2.0))])
     policy, plain = learner.policy.snapshot(), trace_policy(learner.policy)
     with_actions = algo in ("sac", "iql")
-    data = torch.cat([rows(), torch.linspace(-1, 1, 2000)[:, None]], 1) if with_actions else rows()
+    data = torch.cat([rows(), torch.linspace(-2, 2, 2000)[:, None]], 1) if with_actions else rows()
     policy.guard = fit_guard(data, data[::4], GuardConfig(actions=with_actions), spaces, "x")
     program = trace_policy(policy)
-    metadata = describe_policy(STATE, policy, program, None)
+    metadata = describe_policy(BARE_STATE, policy, program, None)
     obs = np.concatenate([rows(100).numpy(), 1000.0 * rows(100, seed=2).numpy()])
     wanted = policy.predict_guarded(obs)
     assert wanted.flagged[100:].all() and not wanted.flagged[:100].all()
@@ -291,7 +286,7 @@ def test_a_damaged_guard_in_a_file_is_refused(agent: Any, tmp_path: Path) -> Non
     policy = agent.policy.snapshot()
     policy.guard = guard_of_rows([pendulum_rows()], policy.spaces, GuardConfig(centres=4))
     program = trace_policy(policy)
-    metadata = describe_policy({**STATE, "algo": "x"}, policy, program, None)
+    metadata = describe_policy(BARE_STATE, policy, program, None)
     path = tmp_path / "policy.safetensors"
     for damage in ({"guard": None}, {"guard": {}}, {"guard": {**metadata["guard"], "threshold": -1}}):
         path.write_bytes(light_policy_bytes(program, {**metadata, **damage}))

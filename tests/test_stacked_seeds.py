@@ -25,7 +25,9 @@ def weights(result: TrainResult) -> dict[str, torch.Tensor]:
 def assert_close(left: TrainResult, right: TrainResult) -> None:
     pairs = weights(left), weights(right)
     for name, values in pairs[0].items():
-        torch.testing.assert_close(values, pairs[1][name], rtol=1e-3, atol=2e-4, msg=name)
+        # Rounding grows from update to update, most where second derivatives are taken (EDAC).
+        scale = max(1.0, float(pairs[1][name].abs().max()))
+        torch.testing.assert_close(values, pairs[1][name], rtol=1e-3, atol=2e-4 * scale, msg=name)
 
 
 @pytest.mark.parametrize("algo", algorithm_names())
