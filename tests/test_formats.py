@@ -313,6 +313,17 @@ def test_an_array_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> N
         load(hdf5_with(tmp_path / "bomb.h5", claim))
 
 
+def test_an_array_in_countless_missing_pieces_is_refused(tmp_path: Path) -> None:
+    """It is small enough to be believed, but reading it piece by piece would take hours."""
+
+    def claim(file: Any) -> None:
+        del file["actions"]
+        file.create_dataset("actions", (9_699_334, 1), np.float32, chunks=(6, 1))
+
+    with pytest.raises(DataError, match="actions claims to lie in 1616556 pieces but stores 0 bytes"):
+        load(hdf5_with(tmp_path / "pieces.h5", claim))
+
+
 def test_a_minari_id_cannot_leave_its_root(tmp_path: Path) -> None:
     for name in ("../outside", "/etc", "a/../../b"):
         with pytest.raises(DataError, match="dataset_id must be a name such as"):

@@ -19,6 +19,7 @@ from judging_problems import (
 )
 from rl_training.core.errors import DataError
 from rl_training.judging import judge
+from rl_training.judging.checks import held_out_returns
 from rl_training.judging.fitting import resample_weights
 from rl_training.judging.log import JudgedLog
 from rl_training.judging.values import FittedValues, PolicyActions, fit_values, updates_needed
@@ -168,3 +169,13 @@ def test_an_interrupted_fit_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     assert told[0] == ("values", 200)
     ask(tmp_path, seed=1)
     assert told[0] == ("values", 0)
+
+
+def test_an_episode_whose_end_nobody_can_value_leaves_the_others_alone() -> None:
+    """Three episodes of rewards 1, 2: two are cut off, worth 10 and unknown; the last ends by itself."""
+    column = np.zeros((6, 1), dtype=np.float32)
+    rewards, ends = np.array([1, 2] * 3, dtype=np.float32), np.array([False, True] * 3)
+    log = JudgedLog(column, column, column, rewards, np.arange(6) == 5, ends, gamma=0.5)
+    values = np.array([0.0, 10.0, 0.0, np.nan, 0.0, 0.0])
+    wanted = [1 + 0.5 * 10, 10, np.nan, np.nan, 1 + 0.5 * 2, 2]
+    np.testing.assert_allclose(held_out_returns(log, values), wanted)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 
 from rl_training.core.errors import DataError
 from rl_training.data.reading import reading, refuse_false_size
 
 HDF5_PROBLEMS = (RuntimeError, KeyError, ValueError, TypeError, SystemError, OverflowError)
 """What h5py raises, beside OSError, on damaged bytes."""
+
+MANY_PIECES = 10_000
+"""Pieces of an array that may be missing from a file; beyond that each must hold a byte at least."""
 
 
 @contextmanager
@@ -52,4 +57,11 @@ def _check_array(stored: Any, path: Path, name: str) -> None:
     if stored.external or stored.is_virtual:
         raise DataError(f"{path}: {name} keeps its numbers in another file, which is refused")
     if stored.shape:
-        refuse_false_size(path, name, stored.nbytes, stored.id.get_storage_size())
+        held = stored.id.get_storage_size()
+        refuse_false_size(path, name, stored.nbytes, held)
+        pieces = math.prod(map(math.ceil, np.divide(stored.shape, stored.chunks))) if stored.chunks else 0
+        if pieces > MANY_PIECES + held:  # looking for each in vain would take hours
+            raise DataError(
+                f"{path}: {name} claims to lie in {pieces} pieces but stores {held} bytes; the file is "
+                "damaged or not meant well"
+            )

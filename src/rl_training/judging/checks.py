@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rl_training.data.episodes import episode_lengths
 from rl_training.data.returns import returns_to_go
 from rl_training.judging.coverage import LIMIT_PERCENTILE
 from rl_training.judging.estimators import effective_sample_sizes
@@ -31,11 +32,16 @@ def enough_episodes(log: JudgedLog, config: JudgeConfig) -> Check:
 
 
 def held_out_returns(log: JudgedLog, values: Float64Array) -> Float64Array:
-    """Returns-to-go of the log, where a cut-off episode goes on with the value of its last row."""
+    """Returns-to-go of the log, where a cut-off episode goes on with the value of its last row.
+
+    Where nobody can say that value (every network has seen the episode), its rows have no return.
+    """
     earned = log.rewards.astype(np.float64)
     cut = log.ends & ~log.dones
-    earned[cut] = values[cut]
+    earned[cut] = np.nan_to_num(values[cut])  # a NaN would spread to the episodes before it
     returns: Float64Array = returns_to_go(earned, log.ends, log.gamma)
+    unknown = (cut & np.isnan(values))[log.ends]
+    returns[np.repeat(unknown, episode_lengths(log.ends))] = np.nan
     return returns
 
 
