@@ -80,7 +80,7 @@ class Odd(Fragile):
         return obs, reward, terminated, truncated, info
 
 
-gym.register("Odd-v0", entry_point=Odd)
+gym.register("Moody-v0", entry_point=Odd)
 FINE = np.zeros(2, dtype=np.float32)
 
 
@@ -106,7 +106,7 @@ def test_odd_environments_end_like_those_that_raise(
 ) -> None:
     monkeypatch.setattr(Fragile, "broken", False)
     monkeypatch.setattr(Odd, "event", event)
-    config = tiny_config("sac", tmp_path, env_id="Odd-v0", eval_episodes=0)
+    config = tiny_config("sac", tmp_path, env_id="Moody-v0", eval_episodes=0)
     with pytest.raises(RunFailed, match=rf"step 3: .*{complaint}.*saved .*step_3"):
         train(config)
     assert load_checkpoint(next(tmp_path.iterdir()))["counters"]["global_step"] == 3
