@@ -87,18 +87,24 @@ def train_or_resume(config: str, values: dict[str, object]) -> Callable[[Path], 
 
 
 def unequal_runs(disturbed: Path, calm: Path) -> list[str]:
-    """Runs that are not in both folders, not done, or not equal in any part of their state."""
+    """Runs that are not in both folders, not done, or not equal in any part of their state.
+
+    A run that was killed before its first save is begun anew in a directory of its own: what is compared are
+    the runs that have saved something, in order.
+    """
     found = []
     runs = [
-        {file.parent.relative_to(root) for file in root.rglob("summary.json")} for root in (disturbed, calm)
+        sorted(file.parent for file in root.rglob("config.yaml") if newest_checkpoint(file.parent))
+        for root in (disturbed, calm)
     ]
-    for name in sorted(runs[0] | runs[1]):
-        states = [
-            load_checkpoint(root / name) for root in (disturbed, calm) if newest_checkpoint(root / name)
-        ]
-        if len(states) < 2 or run_status(disturbed / name).state != "done":
+    if len(runs[0]) != len(runs[1]):
+        return [f"{len(runs[0])} runs, not {len(runs[1])}"]
+    for pair in zip(*runs, strict=True):
+        name = pair[0].relative_to(disturbed)
+        if run_status(pair[0]).state != "done":
             found.append(f"{name} is not complete")
             continue
+        states = [load_checkpoint(run) for run in pair]
         parts = [key for key in STATE if key in states[0] or key in states[1]]
         found += [f"{name} {line}" for key in parts for line in differences(*(s[key] for s in states), key)]
     return found or ([] if runs[0] else ["there is no run"])

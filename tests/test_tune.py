@@ -77,6 +77,19 @@ def test_an_interrupted_search_resumes_to_exactly_its_trials(
     assert re.search(r"trials complete +6\b", capsys.readouterr().out) and len(trial_states(out)) == 6
 
 
+def test_a_trial_that_was_killed_while_it_was_proposed_is_proposed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Optuna stores one setting after the other; a kill may fall between two of them, or before the first."""
+    file, out = tune_file(tmp_path, trials=3), tmp_path / "out"
+    study = open_study(out, load_tune_config(file))
+    study.ask()
+    study.ask().suggest_float("algo_kwargs.learning_rate", 1e-4, 1e-2, log=True)
+    monkeypatch.setattr(tune, "run_local", in_this_process(99))
+    assert run_tune(file, output_dir=out).states == {"complete": 3}
+    assert trial_states(out) == ["FAIL"] * 2 + ["COMPLETE"] * 3
+
+
 def test_a_bad_trial_is_stopped_by_its_evaluations(tmp_path: Path) -> None:
     settings = load_tune_config(tune_file(tmp_path))
     study = open_study(tmp_path, settings)

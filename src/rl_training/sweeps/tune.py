@@ -101,13 +101,24 @@ class Search:
 
     def tasks(self) -> Iterator[Task]:
         """Trials that were cut off, then new ones; asked for one at a time, so that each knows the last."""
+        from optuna.trial import TrialState
+
         for trial in self.study.get_trials(deepcopy=False):
-            if trial.state.name == "RUNNING":
+            if trial.state.name == "RUNNING" and self._is_whole(trial):
                 yield self._task(trial.number, trial.params)
+            elif trial.state.name == "RUNNING":
+                self.study.tell(trial.number, state=TrialState.FAIL)
         distributions = {key: distribution(value) for key, value in self.settings.parameters.items()}
-        while len(self.study.get_trials(deepcopy=False)) < self.settings.trials:
+        while len(self._trials()) < self.settings.trials:
             proposed = self.study.ask(distributions)
             yield self._task(proposed.number, proposed.params)
+
+    def _trials(self) -> list[optuna.trial.FrozenTrial]:
+        return [trial for trial in self.study.get_trials(deepcopy=False) if self._is_whole(trial)]
+
+    def _is_whole(self, trial: optuna.trial.FrozenTrial) -> bool:
+        """Not so where the search was killed between proposing a trial and storing all of its settings."""
+        return not trial.params.keys() < self.settings.parameters.keys()
 
     def judge(self, task: Task) -> None:
         """Tell the study how a trial ended."""
@@ -131,7 +142,7 @@ class Search:
 
     def result(self, stopped: int | None) -> TuneResult:
         """Count the trials and write the best config."""
-        states = [trial.state.name.lower() for trial in self.study.get_trials(deepcopy=False)]
+        states = [trial.state.name.lower() for trial in self._trials()]
         counts = {state: states.count(state) for state in sorted(set(states))}
         if "complete" not in counts:
             return TuneResult(self.folder, counts, None, {}, stopped)
@@ -146,7 +157,7 @@ class Search:
         if not is_estimated(self.settings.metric):
             return ()
         found = {}
-        for trial in self.study.get_trials(deepcopy=False):
+        for trial in self._trials():
             run = self._task(trial.number, trial.params).runs[0]
             if (value := estimate_of([final_metrics(run.run_dir)])) is not None:
                 found[trial.number] = value
