@@ -314,7 +314,7 @@ def test_an_array_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> N
 
 
 def test_an_array_in_countless_missing_pieces_is_refused(tmp_path: Path) -> None:
-    """It is small enough to be believed, but reading it piece by piece would take hours."""
+    """It is small enough to be believed, but its pieces are looked for one by one."""
 
     def claim(file: Any) -> None:
         del file["actions"]

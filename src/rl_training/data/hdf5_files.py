@@ -60,7 +60,7 @@ def _check_array(stored: Any, path: Path, name: str) -> None:
         held = stored.id.get_storage_size()
         refuse_false_size(path, name, stored.nbytes, held)
         pieces = math.prod(map(math.ceil, np.divide(stored.shape, stored.chunks))) if stored.chunks else 0
-        if pieces > MANY_PIECES + held:  # looking for each in vain would take hours
+        if pieces > MANY_PIECES + held:  # each would be looked for in vain
             raise DataError(
                 f"{path}: {name} claims to lie in {pieces} pieces but stores {held} bytes; the file is "
                 "damaged or not meant well"
