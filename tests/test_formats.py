@@ -202,7 +202,11 @@ def test_lerobot_mistakes(tmp_path: Path) -> None:
     (tmp_path / "demos/data/chunk-000/episode_000001.parquet").unlink()
     with pytest.raises(DataError, match="promises 5 frames, but its files hold 3"):
         load(tmp_path / "demos")
-    (tmp_path / "demos/meta/info.json").write_text("{")
+    info = tmp_path / "demos/meta/info.json"
+    info.write_text(info.read_text().replace('"shape": [2]', '"shape": [9000000]'))
+    with pytest.raises(DataError, match=r"features.observation.state the shape \[9000000\]; 1 to 16384"):
+        load(tmp_path / "demos")
+    info.write_text("{")
     with pytest.raises(DataError, match=r"info.json cannot be read"):
         load(tmp_path / "demos", kind="lerobot")
 

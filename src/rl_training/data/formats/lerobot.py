@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config.data_fields import ColumnsConfig, DatasetSource
+from rl_training.config.limits import MAX_WIDTH
 from rl_training.core.errors import DataError
 from rl_training.core.facts import FactsProblem, fact, read_facts
 from rl_training.core.json_text import parse_json
@@ -131,12 +132,12 @@ def _columns(given: ColumnsConfig, features: Any, names: tuple[str, ...], folder
 def _data_info(folder: Path, features: Any, columns: ColumnsConfig) -> DataInfo:
     return DataInfo(
         source=str(folder),
-        observation_names=_feature_names(features, columns.observations),
-        action_names=_feature_names(features, columns.actions),
+        observation_names=_feature_names(folder, features, columns.observations),
+        action_names=_feature_names(folder, features, columns.actions),
     )
 
 
-def _feature_names(features: Any, chosen: tuple[str, ...]) -> tuple[str, ...] | None:
+def _feature_names(folder: Path, features: Any, chosen: tuple[str, ...]) -> tuple[str, ...] | None:
     """One name per number; the layouts in use are a list, a list in a list, and a mapping of lists."""
     names: list[str] = []
     for feature in chosen:
@@ -146,6 +147,11 @@ def _feature_names(features: Any, chosen: tuple[str, ...]) -> tuple[str, ...] | 
         if shape == [len(listed)]:
             names += listed
         elif isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], int):
+            if not 0 < shape[0] <= MAX_WIDTH:
+                raise DataError(
+                    f"{folder}: {INFO_FILE} gives features.{feature} the shape {shape}; "
+                    f"1 to {MAX_WIDTH} numbers can be read"
+                )
             names += [f"{feature}_{index}" for index in range(shape[0])]
         else:
             return None
