@@ -19,8 +19,9 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,24 @@ def child(make: Callable[[int], Case], numbers: range, root: Path, pipe: int) ->
         os.write(pipe, json.dumps([number, result, words[:2000]]).encode() + b"\n")
 
 
-def results(make: Callable[[int], Case], count: int, root: Path) -> Iterator[tuple[int, str, str]]:
+def told(lines: FileIO) -> Iterator[tuple[int, str, str]]:
+    """What the forked process says, until it ends; `TimeoutError` where it stands still."""
+    waiting = b""
+    while True:
+        if not select.select([lines], [], [], 3 * HANG_SECONDS)[0]:
+            raise TimeoutError
+        waiting += (piece := lines.read(1 << 16))
+        if not piece:
+            return
+        *whole, waiting = waiting.split(b"\n")
+        for line in whole:
+            number, result, words = json.loads(line)
+            yield number, result, words
+
+
+def results(
+    make: Callable[[int], Case], count: int, root: Path
+) -> Generator[tuple[int, str, str], None, None]:
     """Number, outcome and words of every input; a process that dies or stands still is replaced."""
     start = 0
     while start < count:
@@ -162,21 +180,15 @@ def results(make: Callable[[int], Case], count: int, root: Path) -> Iterator[tup
                 os._exit(0)
         os.close(writing)
         ended = "crash"
-        with open(reading, "rb", buffering=0) as lines:
-            waiting = b""
-            while True:
-                if not select.select([lines], [], [], 3 * HANG_SECONDS)[0]:
-                    os.kill(process, signal.SIGKILL)
-                    ended = "hang"
-                    break
-                waiting += (piece := lines.read(1 << 16))
-                if not piece:
-                    break
-                *whole, waiting = waiting.split(b"\n")
-                for line in whole:
-                    number, result, words = json.loads(line)
+        try:
+            with open(reading, "rb", buffering=0) as lines:
+                for number, result, words in told(lines):
                     start = number + 1
                     yield number, result, words
+        except TimeoutError:
+            ended = "hang"
+        finally:  # also when this process is interrupted: what goes on would write where all is cleared away
+            os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         if start < count:
             yield start, ended, ""
@@ -188,12 +200,13 @@ def counted(
 ) -> Counter[str]:
     """Outcomes of a family; inputs that ended badly are kept for a look."""
     outcomes: Counter[str] = Counter()
-    for number, result, words in results(make, count, root):
-        outcomes[result] += 1
-        if result not in FINE and keep is not None:
-            folder = keep / f"{name.replace(' ', '-')}-{number}-{result.replace(' ', '-')}"
-            for inner, content in make(number).files.items():
-                (folder / inner).parent.mkdir(parents=True, exist_ok=True)
-                (folder / inner).write_bytes(content)
-            (folder / "words.txt").write_text(words)
+    with contextlib.closing(results(make, count, root)) as found:
+        for number, result, words in found:
+            outcomes[result] += 1
+            if result not in FINE and keep is not None:
+                folder = keep / f"{name.replace(' ', '-')}-{number}-{result.replace(' ', '-')}"
+                for inner, content in make(number).files.items():
+                    (folder / inner).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / inner).write_bytes(content)
+                (folder / "words.txt").write_text(words)
     return outcomes
