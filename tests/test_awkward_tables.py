@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_training.config.data_fields import TableFields
 from rl_training.core.errors import DataError
 from rl_training.data import TransitionDataset, load_transition_dataset
+from rl_training.data.tables.opening import open_table
+from rl_training.data.validation import CHUNK_ROWS
 
 pa = pytest.importorskip("pyarrow")
 
@@ -169,3 +172,29 @@ def test_a_thousand_files_are_one_file(tmp_path: Path) -> None:
     assert len(one) == 3000 - 429
     for name in one.fields:
         assert one.store.whole(name).equal(many.store.whole(name)), name
+
+
+def test_a_long_parquet_file_is_read_a_few_columns_at_a_time(tmp_path: Path) -> None:
+    """Wide fields are split, those with vectors are not; what comes out is what was written, in its order."""
+    rows = CHUNK_ROWS + 1000
+    number = np.arange(rows)
+    scalars = {f"obs_{i}": (number * 50 + i).astype(np.float32) for i in range(45)}
+    others = {"a": np.sin(number), "gauges": list(np.stack([number, -number], 1).astype(np.float32))}
+    ends = {"reward": number % 7, "episode": number // 500, "terminated": np.zeros(rows, np.int8)}
+    path = tmp_path / "log.parquet"
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({**others, **scalars, **ends}), path)
+    fields = {"obs": list(scalars), "actions": list(others), **{name: [name] for name in ends}}
+    groups = open_table(path, TableFields()).column_groups(fields)
+    assert [{name: len(group) for name, group in together.items()} for together in groups] == [
+        {"obs": 15},
+        {"obs": 15},
+        {"obs": 15, "actions": 2, "reward": 1, "episode": 1, "terminated": 1},
+    ]
+    columns = {"observations": ["obs_*"], "actions": list(others), **{name: name for name in ends}}
+    data = load_transition_dataset(dataset_path=path, columns=columns)
+    kept = np.flatnonzero(number % 500 != 499)[: len(data)]  # the last row of an episode has no successor
+    expected = np.stack([values[kept] for values in scalars.values()], 1)
+    assert np.array_equal(data.obs.numpy(), expected)
+    assert np.allclose(data.actions.numpy(), np.stack([np.sin(kept), kept, -kept], 1))
+    assert np.array_equal(data.rewards.numpy(), kept % 7)

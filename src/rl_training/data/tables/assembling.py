@@ -20,6 +20,7 @@ from rl_training.data.tables import cells
 from rl_training.data.tables.files import import_pyarrow
 from rl_training.data.tables.joining import JoinedFiles
 from rl_training.data.tables.mapping import FieldColumns, kinds_of, map_columns
+from rl_training.data.tables.opening import TableFile
 from rl_training.data.tables.steps import Steps, settle_steps
 from rl_training.data.validation import action_range
 
@@ -107,17 +108,25 @@ def _fill_joined(filling: Filling, table: RowSource, capacity: int, target: Targ
 
 
 def _fill(filling: Filling, table: RowSource, label: str, capacity: int, target: Target) -> None:
-    kinds = kinds_of(filling.fields)
-    position = {name: index for index, name in enumerate(kinds)}
-    first = filling.rows
-    for batch in table.batches(kinds):
-        start, stop = filling.rows, filling.rows + batch.num_rows
-        if stop > capacity:
-            raise DataError(f"{label}: has more rows than it promised")
-        for name, group in filling.fields.items():
-            columns = [batch.column(position[column]) for column in group]
-            _put(filling, name, group, columns, slice(start, stop), start - first, label, capacity, target)
-        filling.rows = stop
+    first, read = filling.rows, set[int]()
+    together = table.column_groups(filling.fields) if isinstance(table, TableFile) else [filling.fields]
+    for fields in together:
+        filling.rows = first
+        kinds = kinds_of(fields)
+        position = {name: index for index, name in enumerate(kinds)}
+        for batch in table.batches(kinds):
+            start, stop = filling.rows, filling.rows + batch.num_rows
+            if stop > capacity:
+                raise DataError(f"{label}: has more rows than it promised")
+            for name, group in fields.items():
+                columns = [batch.column(position[column]) for column in group]
+                _put(
+                    filling, name, group, columns, slice(start, stop), start - first, label, capacity, target
+                )
+            filling.rows = stop
+        read.add(filling.rows)
+    if len(read) > 1:
+        raise DataError(f"{label}: its columns have different numbers of rows")
 
 
 def _put(
@@ -162,13 +171,14 @@ def _put_numbers(
         for column, column_name in zip(columns, group, strict=True)
     ]
     widths = [piece.shape[1] if piece.ndim > 1 else 1 for piece in pieces]
-    flat = name not in VECTOR_FIELDS
+    flat, whole = name not in VECTOR_FIELDS, filling.fields[name]
+    others = len(whole) - len(group)  # columns of the field that are read at another time hold one number
     if name not in filling.columns:
-        shape = (capacity,) if flat else (capacity, sum(widths))
+        shape = (capacity,) if flat else (capacity, sum(widths) + others)
         stored = np.result_type(*(piece.dtype for piece in pieces))
         filling.columns[name] = target.array(name, shape, stored)
     out = filling.columns[name]
-    if (1 if flat else out.shape[1]) != sum(widths):
+    if (1 if flat else out.shape[1] - others) != sum(widths):
         raise DataError(
             f"{label}: {', '.join(group)} have {sum(widths)} numbers per row, but {out.shape[-1]} before"
         )
@@ -179,7 +189,7 @@ def _put_numbers(
     for first in range(0, len(pieces[0]), _CACHED_ROWS):  # columns into rows, as many as stay in the cache
         part = slice(first, min(first + _CACHED_ROWS, len(pieces[0])))
         place = out[rows.start + part.start : rows.start + part.stop]
-        start = 0
+        start = whole.index(group[0])
         for matrix, width in zip(matrices, widths, strict=True):
             place[:, start : start + width] = matrix[part]
             start += width

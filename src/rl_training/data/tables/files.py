@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def holds_tables(path: Path) -> bool:
     return kind_of_file(path) is not None
 
 
+@cache
 def import_pyarrow() -> Any:
     """pyarrow, or how to install it."""
     try:

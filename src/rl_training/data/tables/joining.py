@@ -40,7 +40,7 @@ class JoinedFiles:
 
     def batches(self, kinds: Mapping[str, str]) -> Iterator[Any]:
         pa = import_pyarrow()
-        text = b"".join(_lines(file) for file in self.files)
+        text = b"".join(piece for file in self.files for piece in _lines(file))
         try:
             yield from csv_batches(pa.BufferReader(text), self.dialect, kinds, skip_rows=0)
         except pa.ArrowException as problem:
@@ -77,10 +77,13 @@ def _group(files: list[TableFile]) -> TableFile | JoinedFiles:
     return files[0] if len(files) == 1 or dialect is None else JoinedFiles(tuple(files), dialect)
 
 
-def _lines(file: TableFile) -> bytes:
-    """The rows of a file without its header, ending in a line break."""
+def _lines(file: TableFile) -> Iterator[memoryview | bytes]:
+    """The rows of a file without its header, ending in a line break; not copied."""
     try:
-        rows = file.path.read_bytes().partition(b"\n")[2]
+        text = file.path.read_bytes()
     except OSError as problem:
         raise DataError(f"{file.path}: cannot be read ({problem.strerror})") from None
-    return rows if rows.endswith(b"\n") or not rows else rows + b"\n"
+    header = text.find(b"\n") + 1 or len(text)
+    yield memoryview(text)[header:]
+    if header < len(text) and not text.endswith(b"\n"):
+        yield b"\n"

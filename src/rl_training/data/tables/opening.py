@@ -21,8 +21,10 @@ from rl_training.data.tables.csv_text import (
     text_at_fault,
 )
 from rl_training.data.tables.files import import_pyarrow, kind_of_file
+from rl_training.data.tables.mapping import FieldColumns
 from rl_training.data.validation import CHUNK_ROWS
 
+COLUMNS_TOGETHER = 20
 _WORDS = {"csv": "CSV", "parquet": "Parquet", "feather": "Feather", "jsonl": "JSON lines"}
 _COLUMN_NUMBER = re.compile(r"In CSV column #(\d+)")
 _CELL_COUNT = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
@@ -45,6 +47,27 @@ class TableFile:
     dialect: Dialect | None = None
     bytes: int = 0
 
+    def column_groups(self, fields: FieldColumns) -> list[FieldColumns]:
+        """Columns that are read together: all, or a few at a time from a long Parquet file.
+
+        Each column that is being read keeps a dictionary and pages of its own in memory. A wide field is
+        split only where all its columns hold one number of the same type, so that its width is known.
+        """
+        if self.kind != "parquet" or self.rows <= CHUNK_ROWS:
+            return [fields]
+        groups: list[FieldColumns] = [{}]
+        for field, columns in fields.items():
+            types = {self.types[column] for column in columns}
+            alike = len(types) == 1 and not import_pyarrow().types.is_nested(next(iter(types)))
+            pieces = -(-len(columns) // COLUMNS_TOGETHER) if alike else 1
+            size = -(-len(columns) // pieces)
+            for first in range(0, len(columns), size):
+                piece = columns[first : first + size]
+                if groups[-1] and sum(map(len, groups[-1].values())) + len(piece) > COLUMNS_TOGETHER:
+                    groups.append({})
+                groups[-1].setdefault(field, []).extend(piece)
+        return groups
+
     def batches(self, kinds: Mapping[str, str]) -> Iterator[Any]:
         """Record batches of the columns in `kinds` (`number`, `flag`, `id` or `time` each), in that order."""
         with problems_of(self.path, self.kind):
@@ -60,7 +83,7 @@ class TableFile:
         elif self.kind == "parquet":
             import pyarrow.parquet as parquet
 
-            # pages are streamed, a few at a time: whole row groups of all columns would double the memory
+            # pages are streamed, a few at a time: whole row groups would double the memory
             with parquet.ParquetFile(self.path, buffer_size=1 << 14, pre_buffer=False) as file:
                 for batch in file.iter_batches(
                     batch_size=CHUNK_ROWS // 4, columns=list(kinds), use_threads=False
