@@ -171,3 +171,41 @@ def test_a_run_tells_its_losses_and_evaluations(tmp_path: Path) -> None:
     evaluated = [line for line in lines if " · 20/40 (50 %) · " in line]
     losses = r"actor_loss \S+ · critic_loss \S+ · value_loss \S+"
     assert re.search(rf"^iql on Pendulum-v1 · .* updates/s · {losses} · return -[\d.,]+ · ", evaluated[-1])
+
+
+def test_a_stage_takes_the_place_of_the_steps_and_gives_it_back() -> None:
+    screen, clock = io.StringIO(), Clock()
+    display = ProgressDisplay(console=Console(file=screen, force_terminal=True, width=100), clock=clock)
+    display.start(1000, "iql")
+    display.update(1000, updates_per_second=200.0)
+    display.stage("judging (values)", 0, 2000)
+    clock.now += 3.0
+    display.stage("judging (values)", 500, 2000)
+    screen.truncate(0)
+    display._display.progress.refresh()  # type: ignore[union-attr]
+    assert "judging (values) · 0:03 · 500/2,000 · 0:09 left" in ESCAPES.sub("", screen.getvalue())
+    display.update(1000, updates_per_second=200.0)
+    screen.truncate(0)
+    display.stop()
+    left = ESCAPES.sub("", screen.getvalue())
+    assert left.count("━ ") == 1 and "1,000/1,000 · 200 updates/s" in left and "judging" not in left
+
+
+def test_a_stage_in_a_log_file_and_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, clock, display = log_file()
+    display.start(1000, "iql")
+    for stage, done in (("values", 0), ("values", 40), ("model", 0), ("model", 4)):
+        clock.now += 20.0
+        display.stage(f"judging ({stage})", done, 80)
+    assert file.getvalue().splitlines() == [
+        "iql · judging (values) · 0:00 · 0/80 · -:-- left",
+        "iql · judging (model) · 0:00 · 0/80 · -:-- left",
+    ]
+    notebook, clock = Notebook(monkeypatch), Clock()
+    display = ProgressDisplay(clock=clock)
+    display.start(1000, "iql")
+    display.stage("judging (values)", 20, 80)
+    assert 'value="20" max="80"' in notebook.outputs[0]._repr_html_()
+    display.update(1000)
+    display.stop()
+    assert repr(notebook.outputs[0]).startswith("iql · 0:00 · 1,000/1,000") and len(notebook.outputs) == 1

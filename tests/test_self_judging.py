@@ -22,6 +22,7 @@ from rl_training.data import TransitionDataset
 from rl_training.experiment import self_judging
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.workflows import resume_training
+from rl_training.runtime.progress import ProgressDisplay
 from rl_training.runtime.run import TrainResult
 from support import train
 
@@ -172,3 +173,17 @@ def test_settings_out_of_bounds_are_refused() -> None:
     for wrong in ({"judge_gamma": 1.0}, {"judge_rows": 0}, {"judge_updates": 0}, {"judge_at_end": "yes"}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             SelfJudgingFields.build(wrong)
+
+
+def test_the_judgement_shows_how_far_it_is_and_leaves_the_run_on_the_display(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(ProgressDisplay, "stage", lambda self, *told: shown.append(told))
+    monkeypatch.setattr(ProgressDisplay, "update", lambda self, step, **_: shown.append(("steps", step)))
+    judged(tmp_path)
+    names = [name for name, *_ in shown]
+    stages = [name for name in dict.fromkeys(names) if name.startswith("judging")]
+    assert stages == ["judging (values)", "judging (dynamics)", "judging (policies)"]
+    assert ("judging (values)", 10, 20) in shown and ("judging (policies)", 1, 1) in shown
+    assert shown[names.index("judging (values)") - 1] == shown[-1] == ("steps", 20)

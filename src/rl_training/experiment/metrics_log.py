@@ -73,6 +73,7 @@ class Progress(Callback):
         self.display, self.total = display, total
         self.clock = 0.0
         self.shown = (0.0, 0)
+        self.ended: float | None = None
 
     def on_train_start(self, run: Run) -> None:
         env = f" on {run.config.env_id}" if run.config.env_id else ""
@@ -92,9 +93,16 @@ class Progress(Callback):
     def on_train_end(self, run: Run) -> None:
         self.show(run)
 
+    def show_stage(self, run: Run, name: str, done: int, total: int) -> None:
+        """How far something is that is made when all steps are; its time is none of the updates'."""
+        if self.ended is None:
+            self.ended = time.perf_counter()
+            self.show(run)
+        self.display.stage(name, done, total)
+
     def show(self, run: Run, *, evaluated: bool = False) -> None:
         started, steps = self.shown
-        rate = (run.gradient_steps - steps) / max(1e-9, time.perf_counter() - started)
+        rate = (run.gradient_steps - steps) / max(1e-9, (self.ended or time.perf_counter()) - started)
         last = run.results.get("eval_return_mean")
         if last is None:
             last = run.results.get("rollout_return_mean")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rl_training.config.judge_fields import SelfJudgingFields
@@ -11,7 +12,9 @@ from rl_training.core.atomic import write_json_atomic
 from rl_training.core.errors import UserError
 from rl_training.core.plain import State
 from rl_training.data.logged_episodes import LoggedEpisodes
+from rl_training.experiment.metrics_log import Progress
 from rl_training.experiment.saving import Checkpoints
+from rl_training.judging.fitting import Told
 from rl_training.judging.judge_policies import judge
 from rl_training.judging.judgement import Judgement, PolicyJudgement
 from rl_training.judging.log import JudgedLog
@@ -45,17 +48,17 @@ class Bench:
         self.logged, self.settings = logged, settings
         self.found: dict[tuple[Path, int], State] = {}
 
-    def numbers_of(self, run: Run) -> State:
+    def numbers_of(self, run: Run, show: Told) -> State:
         """What is known of a run's present policy; all that end with it are judged with it."""
         key = (run.run_dir, run.global_step)
         if key not in self.found:
             ending = [each for each in run.trainer.runs if each.stop_reason] or run.trainer.runs
-            self._judge([each for each in ending if each.failure is None])
+            self._judge([each for each in ending if each.failure is None], show)
         return self.found[key]
 
-    def _judge(self, runs: Sequence[Run]) -> None:
+    def _judge(self, runs: Sequence[Run], show: Told) -> None:
         numbers = self._refusal(runs[0])
-        judgement = None if numbers else self._judgement(runs)
+        judgement = None if numbers else self._judgement(runs, show)
         for index, run in enumerate(runs):
             told = numbers
             if isinstance(judgement, Judgement):
@@ -88,13 +91,14 @@ class Bench:
             {**LIGHTER, "gamma": gamma, "updates": updates, "model_updates": of_the_model}
         )
 
-    def _judgement(self, runs: Sequence[Run]) -> Judgement | str:
+    def _judgement(self, runs: Sequence[Run], show: Told) -> Judgement | str:
         assert isinstance(self.logged, LoggedEpisodes)
         stopped: list[int] = []
 
-        def tell(*_: object) -> None:
+        def tell(name: str, done: int, total: int) -> None:
             if stopped:
                 raise Interrupted
+            show(f"judging ({name})", done, total)
 
         policies = {f"{index}": run.policy for index, run in enumerate(runs)}
         with orderly_stop(stopped.append):
@@ -131,8 +135,8 @@ class Bench:
 class SelfJudging(Callback):
     """Judges the policy once training is over and saved, and saves again what came out."""
 
-    def __init__(self, bench: Bench, checkpoints: Checkpoints) -> None:
-        self.bench, self.checkpoints = bench, checkpoints
+    def __init__(self, bench: Bench, checkpoints: Checkpoints, progress: Progress) -> None:
+        self.bench, self.checkpoints, self.progress = bench, checkpoints, progress
         self.judged_step = -1
 
     def on_train_start(self, run: Run) -> None:
@@ -141,7 +145,8 @@ class SelfJudging(Callback):
     def on_train_end(self, run: Run) -> None:
         if self.judged_step == run.global_step:
             return  # resumed where it ended
-        run.results |= NOT_JUDGED if run.interrupted else self.bench.numbers_of(run)
+        show = partial(self.progress.show_stage, run)
+        run.results |= NOT_JUDGED if run.interrupted else self.bench.numbers_of(run, show)
         if run.interrupted:
             return
         self.judged_step = run.global_step

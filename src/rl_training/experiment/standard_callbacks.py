@@ -36,5 +36,6 @@ def standard_callbacks(
         config.checkpoint_interval, keep=settings.keep_checkpoints, save_best=settings.save_best
     )
     total = config.total_timesteps + config.online_timesteps
-    judging = [] if bench is None else [SelfJudging(bench, checkpoints)]
-    return [*chosen, checkpoints, *judging, Progress(ProgressDisplay(quiet=quiet), total)]
+    progress = Progress(ProgressDisplay(quiet=quiet), total)
+    judging = [] if bench is None else [SelfJudging(bench, checkpoints, progress)]
+    return [*chosen, checkpoints, *judging, progress]

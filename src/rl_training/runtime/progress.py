@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from rl_training.runtime.progress_bar import TerminalBar
-from rl_training.runtime.progress_lines import LogLines, Losses, NotebookLine, Progression
+from rl_training.runtime.progress_lines import LogLines, Losses, NotebookLine, Progression, Stage
 
 
 class Display(Protocol):
@@ -60,8 +60,19 @@ class ProgressDisplay:
         state = self._state
         if self._display is not None and state is not None:
             state.step, state.updates_per_second, state.last_return = step, updates_per_second, last_return
-            state.losses = losses
+            state.losses, state.stage = losses, None
             self._display.update(state, evaluated)
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        """Show, in place of the steps, how far something else is; the next `update` shows the steps again."""
+        state = self._state
+        if self._display is not None and state is not None:
+            stage = state.stage
+            new = stage is None or stage.name != name
+            if stage is None or new:
+                state.stage = stage = Stage(name, total, self._clock())
+            stage.done = done
+            self._display.update(state, evaluated=new)
 
     def stop(self) -> None:
         """Leave what is shown as it is; may be called twice."""
@@ -75,7 +86,9 @@ def _suitable(console: Console | None, clock: Callable[[], float]) -> Display:
         return NotebookLine(show, clock)
     at_terminal = console is not None or sys.stdout.isatty()
     console = console or Console(stderr=True)
-    return TerminalBar(console) if at_terminal and console.is_terminal else LogLines(console.file, clock)
+    return (
+        TerminalBar(console, clock) if at_terminal and console.is_terminal else LogLines(console.file, clock)
+    )
 
 
 def _notebook_display() -> Callable[..., Any] | None:

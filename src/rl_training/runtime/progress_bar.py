@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task
@@ -21,8 +22,8 @@ FREE_COLUMNS = 3
 class TerminalBar:
     """A bar that is redrawn in place."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self.console, self.clock = console, clock
         self.progress: Progress | None = None
 
     def start(self, state: Progression) -> None:
@@ -35,15 +36,17 @@ class TerminalBar:
         )
         # On a line of its own: eighty columns have no room for it beside the numbers.
         self.console.print(Text(state.description, style="bold"))
-        self.progress.add_task("", total=state.total, completed=state.first, speed=None, last_return=None)
+        self.progress.add_task("", total=state.total, completed=state.first, **self.fields(state))
         self.progress.start()
 
     def update(self, state: Progression, evaluated: bool) -> None:
         if self.progress is not None:
-            speed, last_return = state.updates_per_second, state.last_return
-            self.progress.update(
-                self.progress.task_ids[0], completed=state.step, speed=speed, last_return=last_return
-            )
+            done, total = state.shown
+            self.progress.update(self.progress.task_ids[0], completed=done, total=total, **self.fields(state))
+
+    def fields(self, state: Progression) -> dict[str, Any]:
+        stage = None if state.stage is None else state.stage.line(self.clock())
+        return {"speed": state.updates_per_second, "last_return": state.last_return, "stage": stage}
 
     def stop(self, state: Progression) -> None:
         if self.progress is not None:
@@ -67,6 +70,8 @@ class _Numbers(ProgressColumn):
     max_refresh = 0.25
 
     def render(self, task: Task) -> Text:
+        if task.fields["stage"] is not None:
+            return Text(task.fields["stage"], no_wrap=True)
         parts = [f"{int(task.completed):,}/{int(task.total or 0):,}"]
         parts += told_numbers(task.fields["speed"], task.fields["last_return"])
         parts += [told_time(task.elapsed), f"{told_time(task.time_remaining)} left"]

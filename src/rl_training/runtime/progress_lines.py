@@ -20,6 +20,22 @@ Losses = Callable[[], Mapping[str, float]]
 
 
 @dataclass
+class Stage:
+    """Work that is no step of the run, such as judging its policy in the end."""
+
+    name: str
+    total: int
+    started: float
+    done: int = 0
+
+    def line(self, now: float) -> str:
+        """As `judging (values) · 0:03 · 500/2,000 · 0:09 left`."""
+        elapsed = now - self.started
+        left = elapsed / self.done * (self.total - self.done) if self.done else None
+        return f"{self.name} · {told_time(elapsed)} · {self.done:,}/{self.total:,} · {told_time(left)} left"
+
+
+@dataclass
 class Progression:
     """What there is to show."""
 
@@ -31,9 +47,17 @@ class Progression:
     updates_per_second: float | None = None
     last_return: float | None = None
     losses: Losses = dict
+    stage: Stage | None = None
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """How much is done of how much: of the stage, where there is one."""
+        return (self.step, self.total) if self.stage is None else (self.stage.done, self.stage.total)
 
     def line(self, now: float) -> str:
         """Everything on one line, as `0:12 · 2,000/10,000 (20 %) · 195 updates/s · … · 0:48 left`."""
+        if self.stage is not None:
+            return self.stage.line(now)
         elapsed, done = now - self.started, self.step - self.first
         share = f" ({100 * self.step / self.total:.0f} %)" if self.total else ""
         left = elapsed / done * (self.total - self.step) if done > 0 else None
@@ -95,7 +119,8 @@ class _Shown:
 
     def __init__(self, state: Progression, now: float) -> None:
         self.name, self.line = state.description, state.line(now)
-        self.bar = f'<progress value="{state.step}" max="{state.total}"></progress>'
+        done, total = state.shown
+        self.bar = f'<progress value="{done}" max="{total}"></progress>'
 
     def __repr__(self) -> str:
         return f"{self.name} · {self.line}"
