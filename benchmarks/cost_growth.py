@@ -24,7 +24,8 @@ from subjects import ACTION_DIM, OBS_DIM, cpu_seconds, make_batch, make_learner,
 from rl_training.algorithms.learner import Learner
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.runtime.loop import Trainer
+from rl_training.runtime.loop import Phase, Trainer
+from rl_training.runtime.sources.rows import UniformRows
 
 MODES = ("eager", "compiled")
 Run = Callable[[int], None]
@@ -55,11 +56,11 @@ def with_rows(rows: int) -> tuple[Learner, Run]:
     learner = make_learner("iql")
     batches = RandomStream([torch_generator(0, "batch")], "unit64")
     loop = Trainer(learner, [], [], batch_size=256, batches=batches)
-    dataset = dataset_of(rows)
+    phase = Phase("offline", 1, UniformRows(dataset_of(rows)))
 
     def run(count: int) -> None:
         for step in range(count):
-            learner.update(loop.sample(dataset), global_step=step)
+            learner.update(loop.sample(phase), global_step=step)
 
     return learner, run
 

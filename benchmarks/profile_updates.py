@@ -41,7 +41,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from rl_training.algorithms.learner import Learner, flat_size
 from rl_training.core.streams import RandomStream, torch_generator
-from rl_training.runtime.loop import Trainer
+from rl_training.runtime.loop import Phase, Trainer
+from rl_training.runtime.sources.rows import UniformRows
 
 MODES = ("eager", "compiled")
 UPDATES = 40  # twice the longest delay of an actor update
@@ -135,7 +136,7 @@ def side_costs(learner: Learner, batch_size: int) -> dict[str, float]:
     sizes = {kind: size for kind in ("normal", "uniform") if (size := flat_size(shapes, kind))}
     batches = RandomStream([torch_generator(0, "batch")], "unit64")
     loop = Trainer(learner, [], [], batch_size=batch_size, batches=batches)
-    dataset = dataset_of(100_000)
+    phase = Phase("offline", 1, UniformRows(dataset_of(100_000)))
 
     def noise(count: int) -> None:
         for _ in range(count):
@@ -144,7 +145,7 @@ def side_costs(learner: Learner, batch_size: int) -> dict[str, float]:
 
     def sampling(count: int) -> None:
         for _ in range(count):
-            loop.sample(dataset)
+            loop.sample(phase)
 
     times = cpu_seconds({"noise": noise, "sampling": sampling}, seconds=0.3)
     return {name: 1e6 * value for name, value in times.items()}

@@ -49,6 +49,7 @@ def make_batch(batch_size: int = 256, seed: int = 0, seeds: int = 1) -> Batch:
         "next_obs": torch.randn(*rows, OBS_DIM, generator=generator),
         "dones": (torch.rand(*rows, generator=generator) < 0.01).float(),
         "returns_to_go": torch.randn(*rows, generator=generator),
+        "next_actions": torch.rand(*rows, ACTION_DIM, generator=generator) * 1.9 - 0.95,
     }
 
 

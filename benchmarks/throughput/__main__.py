@@ -60,6 +60,15 @@ def arguments() -> argparse.Namespace:
     add("--skip-install", action="store_true", help="take the environment of the peers as it is")
     add("--report-only", action="store_true", help="measure nothing, write the report of what there is")
     add("--output-dir", type=Path, default=HERE.parent / "results" / "throughput")
+    add(
+        "--with",
+        type=Path,
+        nargs="+",
+        default=[],
+        dest="others",
+        metavar="DIR",
+        help="output directories of the same machine whose cells go into the report too",
+    )
     return parser.parse_args()
 
 
@@ -121,7 +130,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here")
         return 130
-    results = Results.load(options.output_dir)
+    results = Results.load(options.output_dir, *options.others)
     write_json(options.output_dir / "results.json", results.to_dict())
     (options.output_dir / "report.md").write_text(write_report(results))
     draw(results, options.output_dir / "throughput.png")

@@ -31,22 +31,28 @@ class Results:
         self.cells, self.machine = cells, machine
 
     @classmethod
-    def load(cls, folder: Path) -> Results:
-        cells = {
-            file.stem: json.loads(file.read_text()) for file in sorted((folder / "cells").glob("*.json"))
-        }
-        machine = folder / "machine.json"
-        return cls(cells, json.loads(machine.read_text()) if machine.exists() else {})
+    def load(cls, folder: Path, *others: Path) -> Results:
+        """Of one or more output directories of the same machine; where a cell is in two, the first counts."""
+        cells: dict[str, dict[str, Any]] = {}
+        machines: list[dict[str, Any]] = []
+        for place in (folder, *others):
+            for file in sorted((place / "cells").glob("*.json")):
+                cells.setdefault(file.stem, json.loads(file.read_text()))
+            if (place / "machine.json").exists():
+                machines.append(json.loads((place / "machine.json").read_text()))
+        if any(machine != machines[0] for machine in machines):
+            raise SystemExit("the directories are of different machines or versions: one report for each")
+        return cls(cells, machines[0] if machines else {})
 
     def candidates(self, cell: Cell) -> dict[str, Any]:
         stored: dict[str, Any] = self.cells.get(cell.name, {}).get("candidates", {})
         return stored
 
-    def speed(self, cell: Cell, candidate: str) -> float | None:
-        """Of the median round; none where the candidate was not measured."""
+    def speed(self, cell: Cell, candidate: str, round_: str = "median") -> float | None:
+        """Of the median round, or of the fastest (`min`); none where the candidate was not measured."""
         clock = "cpu" if cell.threads == 1 else "wall"
         values = self.candidates(cell).get(candidate, {}).get(clock)
-        return None if values is None else 1.0 / values["median"]
+        return None if values is None else 1.0 / values[round_]
 
     def ratio(self, cell: Cell, candidate: str, other: str) -> float | None:
         return quotient(self.speed(cell, candidate), self.speed(cell, other))
