@@ -10,7 +10,7 @@ import pytest
 
 from judging_problems import Proportional, lqr_log
 from rl_training.cli import main
-from rl_training.cli.judge import read_data, unique_names
+from rl_training.cli.judge import data_of_runs, read_data, unique_names
 from rl_training.cli.overrides import parsed_settings
 from rl_training.core.checkpoints import save_checkpoint
 from rl_training.core.errors import ConfigError, UserError
@@ -149,6 +149,25 @@ def test_a_policy_for_something_else_is_an_error(tmp_path: Path, capsys: pytest.
     policy, data = FIXTURES / "sac_policy.safetensors", write_log(tmp_path / "log.npz", 4)
     assert main(["judge", str(policy), "--data", str(data)]) == 2
     assert "has 3 observations and 1 actions" in capsys.readouterr().err
+
+
+def test_runs_are_judged_by_their_own_log_unless_another_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_on(name: str, log: str) -> Path:
+        run = tmp_path / name
+        config = {"algo_kwargs": {"dataset_path": log}}
+        (run / "checkpoints").mkdir(parents=True)
+        save_checkpoint(run / "checkpoints" / "step_1.safetensors", {"algo": "td3_bc", "config": config})
+        return run
+
+    first, second, other = run_on("a", "log.csv"), run_on("b", "log.csv"), run_on("c", "week.csv")
+    assert data_of_runs([first, second]) == "log.csv"
+    with pytest.raises(UserError, match=r"trained on different logs \(\S+/a log.csv, \S+/c week.csv\)"):
+        data_of_runs([first, other])
+    # A path that a file of unknown origin names is not followed.
+    assert main(["judge", str(FIXTURES / "td3_bc.safetensors")]) == 2
+    assert "--data is needed" in capsys.readouterr().err
 
 
 def test_names_are_as_short_as_they_can_be() -> None:

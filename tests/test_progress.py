@@ -108,6 +108,8 @@ def test_a_resumed_run_counts_its_time_from_new_steps_only() -> None:
     state = Progression("run", total=1000, first=800, started=0.0, step=900)
     assert state.line(10.0) == "0:10 · 900/1,000 (90 %) · 0:10 left"
     assert Progression("run", 1000, 800, 0.0, 800).line(5.0).endswith("-:-- left")
+    # The first step of a compiled run took 25 seconds; that the rest takes days is not to be told.
+    assert Progression("run", 20_000, 0, 0.0, 1).line(25.0).endswith("-:-- left")
 
 
 class Notebook:

@@ -25,7 +25,13 @@ def judge(
             help="Run directories, checkpoints or exported .onnx/.safetensors policies.",
         ),
     ],
-    data: Annotated[str, typer.Option("--data", help="The log: file, folder, pattern, or Minari id.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            help="The log: file, folder, pattern, or Minari id. Runs may leave it out: their own data.",
+        ),
+    ] = None,
     gamma: Annotated[float, typer.Option("--gamma", help="Discount of future rewards.")] = 0.99,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the judgement.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Write one HTML page with everything.")] = None,
@@ -47,7 +53,8 @@ def judge(
     from rl_training.core.atomic import write_json_atomic
 
     keywords = {**parsed_settings("--set", settings or []), "gamma": gamma, "seed": seed}
-    result = judged(policies, data, fields, quiet=quiet, checkpoints=checkpoints, **keywords)
+    log = data_of_runs(policies) if data is None else data
+    result = judged(policies, log, fields, quiet=quiet, checkpoints=checkpoints, **keywords)
     print_result(result)
     if json_file is not None:
         write_json_atomic(json_file, result.to_dict())
@@ -90,6 +97,25 @@ def read_data(source: str, fields: dict[str, Any], policies: list[Path]) -> Tran
     if place.kind in TABLE_KINDS and not fields:
         fields = next((found for path in policies if (found := columns_of_run(path))), {})
     return read_place(place, fields=fields).to_dataset()
+
+
+def data_of_runs(paths: list[Path]) -> str:
+    """The log that all of these runs were trained on."""
+    from rl_training.core.checkpoints import read_header
+    from rl_training.core.errors import UserError
+
+    found: dict[str, Path] = {}
+    for path in paths:
+        # Only a run directory is the user's own: a path that another file names is not followed.
+        settings = read_header(path).get("config", {}).get("algo_kwargs", {}) if path.is_dir() else {}
+        name = settings.get("dataset_path") or settings.get("dataset_id")
+        if name is None:
+            raise UserError(f"--data is needed: {path} does not say by which log it can be judged")
+        found[str(name)] = path
+    if len(found) > 1:
+        told = ", ".join(f"{path} {name}" for name, path in found.items())
+        raise UserError(f"--data is needed: the runs were trained on different logs ({told})")
+    return next(iter(found))
 
 
 def columns_of_run(path: Path) -> dict[str, Any]:

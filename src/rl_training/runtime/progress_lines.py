@@ -60,7 +60,8 @@ class Progression:
             return self.stage.line(now)
         elapsed, done = now - self.started, self.step - self.first
         share = f" ({100 * self.step / self.total:.0f} %)" if self.total else ""
-        left = elapsed / done * (self.total - self.step) if done > 0 else None
+        # The first steps wait for compilation and tell nothing of those to come.
+        left = elapsed / done * (self.total - self.step) if done > self.total / 100 else None
         parts = [told_time(elapsed), f"{self.step:,}/{self.total:,}{share}"]
         parts += told_numbers(self.updates_per_second, None)
         parts += [f"{name} {value:.3g}" for name, value in self.losses().items() if name.endswith("loss")]
