@@ -102,6 +102,17 @@ def test_a_table_that_does_not_fit_is_refused(
     assert words in capsys.readouterr().err
 
 
+def test_empty_cells_hold_the_value_before_them(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (trained / "today.csv").write_text("T,level\n50,1\n,\n52,\n,3\n")
+    wanted = load_saved_policy(run_dir(trained)).predict([[50, 1], [50, 1], [52, 1], [52, 3]])
+    options = ["predict", "--checkpoint", run_dir(trained), "--obs-file", trained / "today.csv"]
+    assert run(*options, "--missing-values", "hold") == 0
+    np.testing.assert_allclose(json.loads(capsys.readouterr().out), wanted, rtol=1e-6)
+    (trained / "today.csv").write_text("T,level\n,1\n50,1\n")  # nothing came before
+    assert run(*options, "--missing-values", "hold") == 2
+    assert "row 0 has no value in column 'T'" in capsys.readouterr().err
+
+
 def test_bare_numbers_are_still_taken_by_place(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (trained / "bare.csv").write_text("50,1\n51,2\n")
     (trained / "other.csv").write_text("x,y\n50,1\n51,2\n")

@@ -29,13 +29,13 @@ def read_observations(text: str | None, file: str | None) -> Array:
     return _from_file(Path(file))
 
 
-def chunks_by_name(file: str | None, names: Sequence[str]) -> Iterator[Chunk] | None:
+def chunks_by_name(file: str | None, names: Sequence[str], hold: bool) -> Iterator[Chunk] | None:
     """The observations of a table that has the policy's own columns; none where it is to be read by place."""
     from rl_training.data.tables.named_rows import has_named_columns, named_rows
 
     if file in (None, "-") or not has_named_columns(Path(str(file)), names):
         return None
-    return (Chunk(rows, share) for rows, share in named_rows(Path(str(file)), names))
+    return (Chunk(rows, share) for rows, share in named_rows(Path(str(file)), names, hold=hold))
 
 
 def _from_file(path: Path) -> Array:

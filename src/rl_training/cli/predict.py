@@ -1,9 +1,17 @@
 """`rl-training predict`."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class MissingValues(StrEnum):
+    """What an empty cell of an observation means."""
+
+    error = "error"
+    hold = "hold"
 
 
 def predict(
@@ -29,13 +37,21 @@ def predict(
         Path | None,
         typer.Option("--out", help="Write the actions to this .csv, .npy, .npz or .parquet file instead."),
     ] = None,
+    missing_values: Annotated[
+        MissingValues,
+        typer.Option(
+            "--missing-values",
+            help="Empty cells of a table: an error, or hold = the last value of the column before.",
+        ),
+    ] = MissingValues.error,
 ) -> None:
     """Print the actions of a saved policy as JSON, or write those of a whole file.
 
     Of a policy with a guard: action (the fallback's where it is flagged), novelty and flagged.
     """
+    hold = missing_values is MissingValues.hold
     if out is not None:
-        _predict_file(checkpoint, obs, obs_file, out)
+        _predict_file(checkpoint, obs, obs_file, out, hold=hold)
         return
     import numpy as np
 
@@ -44,7 +60,7 @@ def predict(
     from rl_training.policies.predict_files import open_policy
 
     policy = open_policy(checkpoint)
-    chunks = None if obs is not None else chunks_by_name(obs_file, policy.features.observations)
+    chunks = None if obs is not None else chunks_by_name(obs_file, policy.features.observations, hold)
     if chunks is None:
         values = read_observations(obs, obs_file)
     else:
@@ -56,7 +72,7 @@ def predict(
     print_json({name: numbers.tolist() for name, numbers in told._asdict().items()})
 
 
-def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: Path) -> None:
+def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: Path, *, hold: bool) -> None:
     """Stream a file through the policy, with a bar for people at a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -77,6 +93,6 @@ def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: 
         def show(rows: int, share: float) -> None:
             progress.update(task, completed=share, rows=rows)
 
-        chunks = chunks_by_name(obs_file, policy.features.observations)
+        chunks = chunks_by_name(obs_file, policy.features.observations, hold)
         rows = predict_file(policy, Path(obs_file), out, show, chunks)
     typer.echo(f"{out}: {rows} actions")

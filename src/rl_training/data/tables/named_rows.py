@@ -29,8 +29,11 @@ def has_named_columns(path: Path, names: Sequence[str]) -> bool:
         return False
 
 
-def named_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[Array, float]]:
-    """Matrices with one column per name, and the share of the rows that is read with each."""
+def named_rows(path: Path, names: Sequence[str], *, hold: bool = False) -> Iterator[tuple[Array, float]]:
+    """Matrices with one column per name, and the share of the rows that is read with each.
+
+    With `hold`, an empty cell takes the last value of its column in the same file.
+    """
     fields = TableFields()
     tables = [open_table(file, fields) for file in files_of(path)]
     total, done = max(1, sum(table.rows for table in tables)), 0
@@ -38,17 +41,28 @@ def named_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[Array, float]
         for name in names:
             if name not in table.names:
                 raise missing_column(name, table.names, str(table.path), "which the policy observes")
-        first = 0
+        first, last = 0, np.full(len(names), np.nan)
         for batch in table.batches(dict.fromkeys(names, "number")):
             columns = [
                 cells.numbers(batch.column(index), name, str(table.path), first)
                 for index, name in enumerate(names)
             ]
             rows = np.stack(columns, axis=1).astype(np.float64, copy=False)
+            if hold:
+                rows = _held(rows, last)
             _refuse_empty(rows, names, str(table.path), first)
+            last = rows[-1]
             first += len(rows)
             done += len(rows)
             yield rows, min(1.0, done / total)
+
+
+def _held(rows: Array, last: Array) -> Array:
+    """Empty cells filled from the row above; `last` is the row before the first."""
+    above = np.vstack([last, rows])
+    places = np.where(np.isnan(above), 0, np.arange(len(above))[:, None])
+    filled: Array = np.take_along_axis(above, np.maximum.accumulate(places, axis=0), axis=0)[1:]
+    return filled
 
 
 def _refuse_empty(rows: Array, names: Sequence[str], where: str, first: int) -> None:
@@ -57,5 +71,5 @@ def _refuse_empty(rows: Array, names: Sequence[str], where: str, first: int) -> 
         row, index = empty[0]
         raise DataError(
             f"{where}: row {first + int(row)} has no value in column {names[index]!r}, which the policy "
-            "observes; fill it, or leave the row out"
+            "observes; fill it, leave the row out, or take the value before it (--missing-values hold)"
         )
