@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cells import Cell
 from peers import ALGORITHMS, COMPARISONS, JAX_PEERS, TORCH_PEERS
@@ -22,54 +23,58 @@ BARS = {
     "corl-jax": ("CORL (JAX)", "#7d6f1f"),
     "fql-authors": ("FQL's own code (JAX)", "#3f9c9c"),
 }
-WIDTH = 0.125
+WIDTH = 0.13
 
 
 def draw(results: Results, file: Path) -> None:
+    """Two rows of algorithms: in one, the numbers on the bars would be too small to read."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(15, 5), layout="constrained")
-    named: set[str] = set()
     measured = [algo for algo in ALGORITHMS if shares_of(results, Cell("update", algo, HIDDEN, THREADS))]
-    for place, algo in enumerate(measured):
-        shares = shares_of(results, Cell("update", algo, HIDDEN, THREADS))
-        for index, (candidate, (share, counts)) in enumerate(shares.items()):
-            label, colour = BARS["sb3" if candidate == "sb3-contrib" else candidate]
-            bars = axes.bar(
-                place + (index - (len(shares) - 1) / 2) * WIDTH,
-                share,
-                WIDTH * 0.92,
-                color=colour,
-                hatch=None if counts else "///",
-                edgecolor="white",
-                linewidth=0.5,
-                label=None if label in named else label,
-            )
-            axes.bar_label(bars, fmt="%.2f", fontsize=6.5, padding=2)
-            named.add(label)
-    axes.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
-    axes.text(-0.55, 1.01, "matrix products alone", fontsize=8, va="bottom")
-    axes.set_xticks(range(len(measured)), measured)
-    axes.set_xlim(-0.6, max(len(measured), 1) - 0.4)
-    axes.set(
-        ylabel="speed as a share of the GEMM floor",
-        title=f"Updates, {HIDDEN} × {HIDDEN}, batch 256, one thread (hatched: another loss, not counted)",
+    half = max(1, (len(measured) + 1) // 2)
+    figure, rows = pyplot.subplots(2, 1, figsize=(10, 8), layout="constrained")
+    named: dict[str, Any] = {}
+    for axes, algos in zip(rows, (measured[:half], measured[half:]), strict=True):
+        for place, algo in enumerate(algos):
+            draw_algorithm(axes, place, shares_of(results, Cell("update", algo, HIDDEN, THREADS)), named)
+        axes.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
+        axes.set_xticks(range(len(algos)), algos, fontsize=11)
+        axes.set_xlim(-0.6, half - 0.4)
+        axes.set_ylim(0, 1.12)
+        axes.set_ylabel("share of the GEMM floor")
+        axes.spines[["top", "right"]].set_visible(False)
+    rows[0].text(-0.58, 1.01, "matrix products alone", fontsize=9, va="bottom")
+    rows[0].set_title(
+        f"Updates, {HIDDEN} × {HIDDEN}, batch 256, one thread (hatched: another loss, not counted)"
     )
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_ylim(0, 1.12)
     if named:
-        axes.legend(
-            frameon=False,
-            ncols=(len(BARS) + 1) // 2,
-            fontsize=9,
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.06),
+        figure.legend(
+            named.values(), named.keys(), frameon=False, ncols=4, fontsize=10, loc="outside lower center"
         )
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
+
+
+def draw_algorithm(
+    axes: Any, place: int, shares: dict[str, tuple[float, bool]], named: dict[str, Any]
+) -> None:
+    """The bars of one algorithm, side by side around `place`."""
+    for index, (candidate, (share, counts)) in enumerate(shares.items()):
+        label, colour = BARS["sb3" if candidate == "sb3-contrib" else candidate]
+        bars = axes.bar(
+            place + (index - (len(shares) - 1) / 2) * WIDTH,
+            share,
+            WIDTH * 0.92,
+            color=colour,
+            hatch=None if counts else "///",
+            edgecolor="white",
+            linewidth=0.5,
+        )
+        axes.bar_label(bars, fmt="%.2f", fontsize=8.5, padding=2)
+        named.setdefault(label, bars)
 
 
 def shares_of(results: Results, cell: Cell) -> dict[str, tuple[float, bool]]:
