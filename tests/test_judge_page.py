@@ -84,7 +84,8 @@ def test_values_off_the_axis_are_pointed_to() -> None:
     )
     drawn = Intervals("Values", "value", bars, (0.5, 1.5), "log").figure()
     assert "1G ▶" in drawn and "◀ -1G" in drawn
-    assert drawn.count("<circle") == 2 + 1  # the headline at both sizes, and the key
+    assert drawn.count("<circle") == 2  # the headline at both sizes
+    assert drawn.count('class="band') == 2 + 1  # likewise the band, and its key
 
 
 def test_marks_lie_inside_the_drawing() -> None:

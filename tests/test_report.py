@@ -172,6 +172,13 @@ def test_the_verdict_does_not_decide_by_chance(tmp_path: Path) -> None:
     assert "nothing to judge" in verdict_of(tmp_path / "c")
 
 
+def test_a_run_that_nobody_evaluated_has_no_empty_curve(tmp_path: Path) -> None:
+    fake_run(tmp_path / "runs", "iql", returns=())
+    assert "trained, but not evaluated. rl-training judge estimates" in verdict_of(tmp_path / "runs")
+    text = write_report([tmp_path / "runs"], tmp_path / "report.html").read_text()
+    assert "Learning curve" not in text and "<h3>Result</h3>" in text
+
+
 def test_a_policy_below_its_data_is_called_so(tmp_path: Path) -> None:
     side(tmp_path, "runs", [-1300.0, -1301.0, -1302.0], algo="iql", settings={"dataset_kind": "random"})
     assert "below the logged data's mean of -1,200: nothing gained" in verdict_of(tmp_path)

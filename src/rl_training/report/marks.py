@@ -37,7 +37,9 @@ class Scatter:
 
     def figure(self) -> str:
         drawings = "".join(self._drawn(size) for size in SIZES)
-        return _figure(self.title, self.note, drawings, [(each.label, each.color) for each in self.clouds])
+        return _figure(
+            self.title, self.note, drawings, [(each.label, _dot_key(each.color)) for each in self.clouds]
+        )
 
     def _drawn(self, size: str) -> str:
         width, height = SIZES[size]
@@ -92,7 +94,7 @@ class Intervals:
 
     def figure(self) -> str:
         drawings = "".join(self._drawn(size) for size in SIZES)
-        return _figure(self.title, self.note, drawings, [(self.band_label, 0)])
+        return _figure(self.title, self.note, drawings, [(self.band_label, BAND_KEY)])
 
     def _drawn(self, size: str) -> str:
         width, left = SIZES[size][0], LABELS[size]
@@ -170,11 +172,18 @@ def _svg(size: str, width: int, height: int, title: str, parts: Sequence[str]) -
     return f'<svg class="{size}" {shape}>{"".join(parts)}</svg>'
 
 
-def _figure(title: str, note: str, drawings: str, legend: Sequence[tuple[str, int]]) -> str:
+BAND_KEY = '<rect class="band c0" x="1" y="0" width="22" height="10"/>'
+
+
+def _dot_key(color: int) -> str:
+    return f'<circle class="dot c{color % COLORS}" cx="12" cy="5" r="4"/>'
+
+
+def _figure(title: str, note: str, drawings: str, legend: Sequence[tuple[str, str]]) -> str:
+    """`legend`: labels, each with the mark it stands for."""
     keys = "".join(
-        f'<li><svg class="key" viewBox="0 0 24 10" aria-hidden="true">'
-        f'<circle class="dot c{color % COLORS}" cx="12" cy="5" r="4"/></svg>{escape(label)}</li>'
-        for label, color in legend
+        f'<li><svg class="key" viewBox="0 0 24 10" aria-hidden="true">{mark}</svg>{escape(label)}</li>'
+        for label, mark in legend
     )
     caption = f'<figcaption>{escape(title)}</figcaption><p class="note">{escape(note)}</p>'
     return f'<figure>{caption}{drawings}<ul class="legend">{keys}</ul></figure>\n'

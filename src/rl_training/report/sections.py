@@ -123,8 +123,9 @@ _BEST_NOTE = (
 
 def _one_run(study: Study, folder: Path) -> list[Section]:
     (task,), (run,) = study.tasks, study.runs
-    curve = run_curve(run, task, task.metric, data_level(task, task.metric))
-    parts = [Section(task.label, (curve, result_table(run, task.metric, folder)))]
+    curve = [run_curve(run, task, task.metric, data_level(task, task.metric))]
+    evaluated = bool(run.series(task.metric))
+    parts = [Section(task.label, (*(curve if evaluated else ()), result_table(run, task.metric, folder)))]
     losses = training_charts(run, task)
     if losses:
         parts.append(Section("Training", tuple(losses)))

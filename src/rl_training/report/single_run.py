@@ -62,7 +62,7 @@ def run_curve(run: RunRecord, task: Task, metric: str, levels: tuple[Level, ...]
     estimated = metric == JUDGED
     band = estimate_band(run.estimate, [run]) if estimated and run.series(metric) else []
     series = Series(metric_title(metric), 0, run.series(metric), band, estimated=estimated)
-    note = "Each point is one evaluation." if run.series(metric) else "Not evaluated yet."
+    note = "Each point is one evaluation."
     note = f"{MARK} from logged episodes, with its 90 % interval; not measured." if estimated else note
     marks = phase_marks([run])
     return Chart(

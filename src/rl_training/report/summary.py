@@ -49,6 +49,9 @@ def verdict(study: Study, seed: int = 0) -> tuple[str, ...]:
         if task.estimated and task.counted:
             sentences.append(f"{task.label}: {estimated_verdict(task)}")
             continue
+        if not task.counted:
+            sentences.append(f"{task.label}: {_nothing_counted(task)}")
+            continue
         candidates = [Candidate(group.label, [group.last(task.metric)]) for group in task.counted]
         told = _judged(candidates, what, seed) + _against_data(task, task.metric, seed)
         sentences.append(f"{task.label}: {told}")
@@ -67,8 +70,6 @@ def _in_all_tasks(tasks: Sequence[Task], metric: str) -> list[Candidate]:
 
 def _judged(candidates: Sequence[Candidate], what: str, seed: int) -> str:
     """The sentence on candidates that are sorted from the best down."""
-    if not candidates:
-        return "no run has finished with an evaluation yet, so there is nothing to judge."
     leader, others = candidates[0], candidates[1:]
     reached = show(estimate(leader.strata, seed=seed))
     if not others:
@@ -94,6 +95,16 @@ def _judged(candidates: Sequence[Candidate], what: str, seed: int) -> str:
         f"no winner shown. {leader.label} has the highest {what}, {reached}, but its lead of {show(lead)} "
         f"over {rival.label} may be chance ({runs})."
     )
+
+
+def _nothing_counted(task: Task) -> str:
+    """Why there is no verdict on a task, and how to come by one."""
+    if any(run.finished for group in task.groups for run in group.unfinished):
+        return (
+            "trained, but not evaluated. rl-training judge estimates from a log how good a policy is, "
+            "rl-training evaluate measures it in an environment."
+        )
+    return "no run has finished with an evaluation yet, so there is nothing to judge."
 
 
 def _against_data(task: Task, metric: str, seed: int) -> str:
