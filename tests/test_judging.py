@@ -74,6 +74,24 @@ def test_good_bad_and_unknown_policies_are_told_apart(judged: Judgement, log: Tr
     assert [each.name for each in judged.ranking()] == ["good", "bad", "far"]
 
 
+def test_the_answer_does_not_depend_on_the_number_of_threads(log: TransitionDataset) -> None:
+    """Sums round by it, and threads that wait for each other made a judgement take many times as long."""
+    asked: list[int] = []
+
+    class Curious(Always):
+        def predict(self, obs: np.ndarray) -> np.ndarray:
+            asked.append(torch.get_num_threads())
+            return super().predict(obs)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        judge(Curious(0.1), log, **{**ONLY_VALUES, "updates": 2})
+        assert set(asked) == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_several_methods_stand_beside_the_headline(judged: Judgement) -> None:
     good = judged.policies[0]
     assert set(good.estimates) == {"fqe", "model", "is", "wis", "pdis", "wpdis", "wdr"}

@@ -11,6 +11,7 @@ import numpy as np
 
 from rl_training.core.errors import DataError, UserError
 from rl_training.core.spaces import Spaces
+from rl_training.core.threads import one_thread
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.judging import checks
 from rl_training.judging.advice import advice_for
@@ -30,6 +31,7 @@ from rl_training.judging.weighing import prepare_weighing
 Policies = Mapping[str, Predicts] | Sequence[Predicts] | Predicts
 
 
+@one_thread()
 def judge(
     policies: Policies,
     data: TransitionDataset,
