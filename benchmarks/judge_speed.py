@@ -30,10 +30,11 @@ def time_judge(data: Path, widths: list[int]) -> dict[str, float]:
     from rl_training.algorithms.stacking import stack_learners
     from rl_training.core.spaces import Spaces
     from rl_training.data import load_transition_dataset
+    from rl_training.judging.drawing import actions_in_the_log
     from rl_training.judging.log import JudgedLog
     from rl_training.judging.settings import JudgeConfig
     from rl_training.judging.subjects import Subject
-    from rl_training.judging.values import PolicyActions, batch_of, new_learner, stacked_actions
+    from rl_training.judging.values import batch_of, new_learner, stacked_actions
     from rl_training.models.models import MLPTD3Model
     from rl_training.policies.policy import Policy
 
@@ -47,8 +48,8 @@ def time_judge(data: Path, widths: list[int]) -> dict[str, float]:
     ]
     start = time.process_time()
     subjects = [Subject(str(index), policy, sizes[1]) for index, policy in enumerate(policies)]
-    actions = [PolicyActions(each.actions(log.obs), each.actions(log.next_obs)) for each in subjects]
-    there = stacked_actions(log, [each.there for each in actions])
+    actions = actions_in_the_log(subjects, log, config)
+    there = stacked_actions(log, [each.there for each in actions], log.next_actions)[:-1]
     usable = torch.ones(POLICIES, len(log))
     learner = stack_learners([new_learner(log, config) for _ in range(POLICIES)])
     learner.compile()

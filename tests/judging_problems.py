@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
+from rl_training.core.spaces import Spaces
 from rl_training.data import TransitionDataset
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.values import PolicyActions
@@ -19,6 +22,21 @@ class Proportional:
 
     def predict(self, obs: np.ndarray) -> np.ndarray:
         return (-self.k * np.asarray(obs)).astype(np.float32)
+
+
+class GaussianProportional(Proportional):
+    """a ~ N(-k s, sigma^2), with bounds so wide that nothing is clipped."""
+
+    spaces = Spaces(1, (-4.0,), (4.0,))
+    has_distribution = True
+    metadata: ClassVar = {"actor": {"kind": "unbounded"}}
+
+    def __init__(self, k: float, sigma: float) -> None:
+        super().__init__(k)
+        self.sigma = sigma
+
+    def distribution(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return -self.k * obs / 4.0, np.full_like(obs, np.log(self.sigma / 4.0))
 
 
 def lqr_value(k: float) -> float:
@@ -92,4 +110,5 @@ def small(**changes: object) -> JudgeConfig:
 
 
 def actions_of(policy: Proportional, data: TransitionDataset) -> PolicyActions:
-    return PolicyActions(policy.predict(data.obs.numpy()), policy.predict(data.next_obs.numpy()))
+    here, there = (policy.predict(obs.numpy())[:, None] for obs in (data.obs, data.next_obs))
+    return PolicyActions(here, there)

@@ -45,6 +45,7 @@ def test_the_page_says_the_verdict_first_and_needs_nothing_else(judged: Judgemen
     assert body.index('class="verdict"') < body.index("<table") < body.index("<svg")
     for text in ("Cannot be judged with this data", "the logged behaviour", "per step", "action 0", "Checks"):
         assert text in page
+    assert "draws per state" not in page
     assert not re.search(r"<script|src=|href=\"http|@import|url\(", page)
     assert "&lt;script&gt;" in page and ATTACK not in page
 
@@ -121,13 +122,17 @@ def test_the_command_judges_files_of_every_kind(tmp_path: Path, capsys: pytest.C
     ]
     page, numbers = tmp_path / "judge.html", tmp_path / "judge.json"
     data = ["--data", str(write_log(tmp_path / "log.npz", 3)), "--gamma", "0.9"]
+    settings.append("--set=action_draws=2")
     assert main(["judge", *files, *data, "--out", str(page), "--json", str(numbers), *settings]) == 0
     printed = capsys.readouterr().out
     for name in ("sac_policy.safetensors", "iql_policy.onnx", "td3_bc.safetensors", "logged behaviour"):
         assert name in printed
     told = json.loads(numbers.read_text())
     assert [policy["verdict"] for policy in told["policies"]] == ["refused"] * 3
-    assert told["settings"]["members"] == 2
+    assert told["settings"]["members"] == told["settings"]["action_draws"] == 2
+    outcomes = [policy["checks"]["draws"]["outcome"] for policy in told["policies"]]
+    assert outcomes == ["passed", "passed", "warned"]
+    assert "Policies are judged as they draw their actions, 2 draws per state." in page.read_text()
     # A policy file with a distribution is weighed by its own density, the others by a kernel.
     notes = [policy["estimates"]["wis"]["note"] for policy in told["policies"]]
     assert ["kernel" in note for note in notes] == [False, False, True]

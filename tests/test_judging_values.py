@@ -53,7 +53,7 @@ def test_values_of_linear_policies_are_the_known_quadratics() -> None:
 def test_values_agree_with_a_table_and_end_where_episodes_end() -> None:
     data, gamma = corridor_log(), 0.8
     ways = (-1.0, 1.0)
-    policies = [PolicyActions(*(np.full((len(data), 1), way, np.float32),) * 2) for way in ways]
+    policies = [PolicyActions(*(np.full((len(data), 1, 1), way, np.float32),) * 2) for way in ways]
     log = JudgedLog.from_dataset(data, gamma)
     config = small(gamma=gamma, updates=1200, learning_rate=3e-3, members=4)
     found = fit_values(log, policies, config, silent)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from rl_training.core.spaces import Spaces
 from rl_training.judging import checks
 from rl_training.judging.coverage import Coverage
 from rl_training.judging.critics import TrainedCritic
+from rl_training.judging.drawing import draws_check
 from rl_training.judging.dynamics import Dynamics
 from rl_training.judging.evidence import action_check, evidence_of
 from rl_training.judging.judgement import BehaviourJudgement, Check, Evidence, Interval, PolicyJudgement
@@ -41,6 +44,8 @@ class Court:
             **self.shared,
             "convergence": checks.convergence(self.log, self.fitted, index, self.config),
         }
+        if self.config.action_draws:
+            found["draws"] = draws_check(subject, self.config)
         distances = self.ask_the_log(actions, found)
         fitted = self.value_of(index)
         estimates = {"fqe": fitted}
@@ -48,7 +53,9 @@ class Court:
         if model is not None:
             estimates["model"] = model
         if self.weighing is not None:
-            weighed, found["sample_size"] = self.weighing.estimates(subject, actions.here, self.fitted, index)
+            weighed, found["sample_size"] = self.weighing.estimates(
+                subject, actions.here[:, 0], self.fitted, index
+            )
             estimates |= weighed
         evidence = self.evidence(index, subject, actions, distances, found)
         own, difference = self.headline(index, model)
@@ -79,9 +86,10 @@ class Court:
         return combined(own, model, mean=mean), combined(difference, apart, mean=mean)
 
     def ask_the_log(self, actions: PolicyActions, found: dict[str, Check]) -> Float64Array:
-        """How far from anything logged the policy acts in logged states."""
-        rows = self.covered.rows
-        distances = self.covered.distances(self.log.obs[rows], actions.here[rows])
+        """How far from anything logged the policy acts in logged states, `[rows, draws]`."""
+        rows, draws = self.covered.rows, actions.here.shape[1]
+        obs, own = np.repeat(self.log.obs[rows], draws, axis=0), actions.here[rows]
+        distances = self.covered.distances(obs, own.reshape(len(obs), -1)).reshape(-1, draws)
         share = self.covered.share_outside(distances)
         found["coverage"] = checks.coverage(share, self.config.coverage_limit, along_rollouts=False)
         return distances

@@ -38,8 +38,8 @@ def evidence_of(
     confidence: float,
     name_of: NameOf,
 ) -> Evidence:
-    """Everything a page draws of one policy."""
-    inside, outside = _on_the_map(log, covered, actions, distances)
+    """Everything a page draws of a policy: `actions` `[rows, draws, A]`, `distances` `[rows, draws]`."""
+    inside, outside = _on_the_map(log, covered, actions[:, 0], distances[:, 0])
     logged, _ = _on_the_map(log, covered, log.actions, np.zeros(len(covered.rows)))
     return Evidence(
         actions=tuple(compare_actions(log, actions, spaces, name_of)),
@@ -60,28 +60,31 @@ def evidence_of(
 def compare_actions(
     log: JudgedLog, actions: FloatArray, spaces: Spaces, name_of: NameOf
 ) -> list[ActionComparison]:
+    """Means over rows and over the draws of an action, `[rows, draws, A]`."""
     low, high = np.array(spaces.action_low), np.array(spaces.action_high)
-    margin = ON_BOUND * (high - low)
+    margin, width = ON_BOUND * (high - low), actions.shape[-1]
+    logged = log.actions[:, None]
 
     def bound_share(values: FloatArray) -> FloatArray:
-        share: FloatArray = ((values <= low + margin) | (values >= high - margin)).mean(axis=0)
+        on_bound = (values <= low + margin) | (values >= high - margin)
+        share: FloatArray = on_bound.reshape(-1, width).mean(axis=0)
         return share
 
     def rate(values: FloatArray) -> FloatArray:
         inside = np.flatnonzero(~log.ends[:-1])
-        changes: FloatArray = np.abs(values[inside + 1] - values[inside]).mean(axis=0)
-        return changes if len(inside) else np.zeros(values.shape[1], np.float32)
+        changes = np.abs(values[inside + 1] - values[inside]).reshape(-1, width)
+        return changes.mean(axis=0) if len(inside) else np.zeros(width, np.float32)
 
     columns = (
-        np.abs(actions - log.actions).mean(axis=0),
-        actions.mean(axis=0),
+        np.abs(actions - logged).reshape(-1, width).mean(axis=0),
+        actions.reshape(-1, width).mean(axis=0),
         log.actions.mean(axis=0),
-        *(bound_share(each) for each in (actions, log.actions)),
-        *(rate(each) for each in (actions, log.actions)),
+        *(bound_share(each) for each in (actions, logged)),
+        *(rate(each) for each in (actions, logged)),
     )
     return [
         ActionComparison(name_of("action", index), *(float(column[index]) for column in columns))
-        for index in range(actions.shape[1])
+        for index in range(width)
     ]
 
 
@@ -120,19 +123,20 @@ def along_time(
 def uncovered_states(
     log: JudgedLog, covered: Coverage, actions: FloatArray, distances: Float64Array, name_of: NameOf
 ) -> list[UncoveredState]:
-    """The furthest from the log, at most one per episode."""
+    """The furthest from the log, at most one per episode; of several draws any may be it."""
     found: dict[int, UncoveredState] = {}
-    for place in np.argsort(-distances, kind="stable"):
+    for furthest in np.argsort(-distances, axis=None, kind="stable"):
+        place, draw = divmod(int(furthest), distances.shape[1])
         row = int(covered.rows[place])
         episode = int(log.numbers[row])
         if len(found) == UNCOVERED_STATES:
             break
         if episode not in found:
             found[episode] = UncoveredState(
-                float(distances[place] / covered.limit),
+                float(distances[place, draw] / covered.limit),
                 _named("observation", log.obs[row], name_of),
                 _named("action", log.actions[row], name_of),
-                _named("action", actions[row], name_of),
+                _named("action", actions[row, draw], name_of),
             )
     return list(found.values())
 

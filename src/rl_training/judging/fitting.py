@@ -34,7 +34,18 @@ WORTHWHILE = 250_000
 """Networks x updates from which compiling (20 to 30 s) pays."""
 
 FITS_DEPEND_ON = frozenset(
-    {"gamma", "seed", "members", "hidden_sizes", "batch_size", "learning_rate", "tau", "updates", "compile"}
+    {
+        "gamma",
+        "seed",
+        "action_draws",
+        "members",
+        "hidden_sizes",
+        "batch_size",
+        "learning_rate",
+        "tau",
+        "updates",
+        "compile",
+    }
     | {"model_members", "model_hidden_sizes", "model_updates"}
 )
 """Settings without which a kept fit is another one; limits and confidence are applied afterwards."""

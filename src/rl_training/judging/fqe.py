@@ -1,9 +1,9 @@
 """Fitted Q evaluation: what would this policy earn? (Le et al. 2019, arXiv:1903.08738)
 
-Q <- r + gamma (1 - d) Q'(s', a') with a' the judged policy's action. Members of the ensemble see bootstrap
-resamples of the episodes (Hao et al. 2021, arXiv:2102.03607), so that one training gives an interval, and
-the episodes that a member has not seen are held-out data for it. Policies are the seed axis: all of them,
-and the logged behaviour itself, are one batched computation on the same rows.
+Q <- r + gamma (1 - d) Q'(s', a') with a' the judged policy's action, or the mean over several draws of it.
+Members of the ensemble see bootstrap resamples of the episodes (Hao et al. 2021, arXiv:2102.03607), so that
+one training gives an interval, and the episodes that a member has not seen are held-out data for it. Policies
+are the seed axis: all of them, and the logged behaviour itself, are one batched computation on the same rows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class FQEConfig(LearnerConfig):
 
 
 class FQE(Learner):
-    """Takes `next_actions` of the judged policy, the `episodes` of the rows, and which rows are `usable`."""
+    """Takes `next_actions` of the judged policy (one draw or several side by side, `[*S, B, draws * A]`), the
+    `episodes` of the rows, and which rows are `usable`."""
 
     config_class = FQEConfig
     config: FQEConfig
@@ -82,7 +83,9 @@ class FQE(Learner):
 
     def value_target(self, batch: Batch) -> Tensor:
         """r + gamma (Q' where it goes on, the terminal value where it ended), each member its own."""
-        following = self.target_critic(batch["next_obs"], batch["next_actions"])
+        actions = batch["next_actions"]
+        draws = actions.reshape(*actions.shape[:-1], -1, self.critic.action_dim)
+        following = policy_values(self.target_critic, batch["next_obs"], draws)
         dones = batch["dones"].unsqueeze(-2)
         following = torch.where(dones > 0, self.config.terminal_value, following)
         target = batch["rewards"].unsqueeze(-2) + self.config.gamma * following
@@ -94,3 +97,10 @@ class FQE(Learner):
         resamples = self.scalars["resamples"]
         shape = (*resamples.shape[:-1], episodes.shape[-1])
         return resamples.gather(-1, episodes.unsqueeze(-2).expand(shape))
+
+
+def policy_values(critic: QEnsemble, obs: Tensor, actions: Tensor) -> Tensor:
+    """Mean Q over a policy's actions: `[*S, B, O]`, `[*S, B, draws, A]` -> `[*S, E, B]`."""
+    if actions.shape[-2] == 1:  # a single call without the first layer cut in two
+        return critic(obs, actions.squeeze(-2))  # type: ignore[no-any-return]  # a module's call
+    return critic.many(obs, actions).mean(-1)

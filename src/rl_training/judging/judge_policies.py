@@ -19,6 +19,7 @@ from rl_training.judging.court import Court
 from rl_training.judging.coverage import Coverage
 from rl_training.judging.critics import TrainedCritic
 from rl_training.judging.density import unit_spaces
+from rl_training.judging.drawing import actions_in_the_log
 from rl_training.judging.fitting import Keeping, Told, judgement_key
 from rl_training.judging.judgement import Judgement
 from rl_training.judging.log import JudgedLog
@@ -27,6 +28,7 @@ from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.subjects import Predicts, Subject, check_fits
 from rl_training.judging.values import PolicyActions, fit_values
 from rl_training.judging.weighing import prepare_weighing
+from rl_training.policies.policy import Policy
 
 Policies = Mapping[str, Predicts] | Sequence[Predicts] | Predicts
 
@@ -56,7 +58,7 @@ def judge(
     subjects = named_subjects(policies, log)
     for subject in subjects:
         check_fits(subject, log, data.info.source, data.info.spaces)
-    actions = [PolicyActions(each.actions(log.obs), each.actions(log.next_obs)) for each in subjects]
+    actions = actions_in_the_log(subjects, log, config)
     keeping = None if checkpoints is None else keeping_of(Path(checkpoints), config, log, actions)
     fitted = fit_values(log, actions, config, on_progress, keeping)
     spaces = data.info.spaces or next((s for s in map(_spaces, subjects) if s is not None), None)
@@ -90,7 +92,8 @@ def keeping_of(
     folder: Path, config: JudgeConfig, log: JudgedLog, actions: Sequence[PolicyActions]
 ) -> Keeping:
     columns = (log.obs, log.actions, log.next_obs, log.rewards, log.dones, log.ends)
-    return Keeping(folder, judgement_key(config, [*columns, *(each.there for each in actions)]))
+    own = (values for each in actions for values in (each.here, each.there))
+    return Keeping(folder, judgement_key(config, [*columns, *own]))
 
 
 def named_subjects(policies: Policies, log: JudgedLog) -> list[Subject]:
@@ -110,7 +113,14 @@ def named_subjects(policies: Policies, log: JudgedLog) -> list[Subject]:
                 f"policies must have predict(obs), {name} is {type(policy).__name__}; open a file or a run "
                 "with rl_training.load_policy, or a checkpoint with the class that trained it"
             )
-    return [Subject(name, policy, log.actions.shape[1]) for name, policy in named.items()]
+    width = log.actions.shape[1]
+    return [Subject(name, policy_inside(policy), width) for name, policy in named.items()]
+
+
+def policy_inside(policy: Predicts) -> Predicts:
+    """What a trained `IQL` acts with: unlike the object around it, it can say how its actions are drawn."""
+    inside = getattr(policy, "policy", None)
+    return inside if isinstance(inside, Policy) else policy
 
 
 def data_facts(log: JudgedLog, data: TransitionDataset) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_training.core.streams import derive_seed, torch_generator
+from rl_training.judging.drawing import RolloutActions
 from rl_training.judging.dynamics import Dynamics, DynamicsModel
 from rl_training.judging.fitting import Keeping, Rows, Told, fit
 from rl_training.judging.log import SMALLEST_SPREAD, Float64Array, FloatArray, JudgedLog
@@ -83,6 +84,7 @@ def roll_out(learner: Dynamics, log: JudgedLog, subject: Subject, config: JudgeC
     seen = torch.stack([log.columns["obs"], log.columns["next_obs"]])
     lowest, highest = seen.amin((0, 1)), seen.amax((0, 1))
     state, alive = first.expand(members, -1, -1), torch.ones(members, len(first), dtype=torch.float64)
+    act = RolloutActions(subject, members, config)
     steps = rollout_steps(log)
     sampled = set(np.unique((-log.horizon * np.log1p(-np.linspace(0, 0.99, _SAMPLED_STEPS))).astype(int)))
     met: list[tuple[FloatArray, FloatArray]] = []
@@ -90,7 +92,7 @@ def roll_out(learner: Dynamics, log: JudgedLog, subject: Subject, config: JudgeC
     ends_possible, scale = bool(log.dones.any()), log.reward_scale
     for step in range(steps):
         obs = log.obs_scale.undo(state.reshape(-1, state.shape[-1]).numpy())
-        actions = subject.actions(obs)
+        actions = act(obs)
         if step in sampled:
             living = np.flatnonzero(alive.reshape(-1).numpy() > 0.5)
             picked = draws.choice(living, min(len(living), _SAMPLED_STARTS), replace=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from rl_training.config import ConfigModel, setting
-from rl_training.config.limits import MAX_BATCH, MAX_CRITICS, MAX_LAYERS, MAX_WIDTH
+from rl_training.config.limits import MAX_BATCH, MAX_CRITICS, MAX_LAYERS, MAX_SAMPLES, MAX_WIDTH
 from rl_training.data.logged_episodes import FEWEST_EPISODES
 
 
@@ -20,6 +20,15 @@ class JudgeConfig(ConfigModel):
 
     headline: Literal["fqe", "both"] = setting(
         "fqe", "the value that is told: fitted values, or the mean of these and of the model's rollouts"
+    )
+
+    # `predict` of a shipped policy is deterministic, so that is what will run.
+    action_draws: int = setting(
+        0,
+        "0: judge the policy's deterministic action; otherwise judge it as it draws its actions, with so "
+        "many draws per state",
+        ge=0,
+        most=MAX_SAMPLES,
     )
 
     members: int = setting(

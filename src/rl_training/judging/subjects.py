@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from rl_training.core.errors import DataError, UserError
 from rl_training.core.spaces import Spaces
@@ -64,19 +66,42 @@ class Subject:
 
     def log_density(self, obs: FloatArray, unit_actions: FloatArray) -> Float64Array | None:
         """log pi(a|s) in [-1, 1] units, or None where the policy has no density."""
-        policy, head = self.policy, head_of(self.policy)
-        if head is None or not isinstance(policy, Distributed):
+        if not self.can_draw:
             return None
-        density = squashed_log_prob if head == "squashed" else gaussian_log_prob
+        density = squashed_log_prob if head_of(self.policy) == "squashed" else gaussian_log_prob
         parts = []
+        for rows, mean, log_std in self._distributions(obs):
+            parts.append(density(torch.from_numpy(unit_actions[rows]).double(), mean, log_std).numpy())
+        return np.concatenate(parts)
+
+    @property
+    def can_draw(self) -> bool:
+        return head_of(self.policy) is not None
+
+    def drawn(self, obs: FloatArray, noise: Tensor) -> FloatArray:
+        """Random actions from N(0, 1) noise `[n, draws, action_dim]`, of its shape, in the user's units."""
+        policy, squashed = self.policy, head_of(self.policy) == "squashed"
+        assert isinstance(policy, Distributed)
+        parts = []
+        for rows, mean, log_std in self._distributions(obs):
+            unbounded = mean.unsqueeze(-2) + log_std.exp().unsqueeze(-2) * noise[rows]
+            unit = unbounded.tanh() if squashed else unbounded.clamp(-1.0, 1.0)
+            parts.append(policy.spaces.to_env(unit.numpy()))
+        return np.concatenate(parts)
+
+    def _distributions(self, obs: FloatArray) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Rows and the mean and log std of their actions, piece by piece, in double precision."""
+        policy = self.policy
+        assert isinstance(policy, Distributed)
         for start in range(0, len(obs), _CHUNK):
             rows = slice(start, start + _CHUNK)
             given = torch.from_numpy(obs[rows]) if isinstance(policy, Policy) else obs[rows]
             mean, log_std = (
                 torch.as_tensor(each).detach().cpu().double() for each in policy.distribution(given)
             )
-            parts.append(density(torch.from_numpy(unit_actions[rows]).double(), mean, log_std).numpy())
-        return np.concatenate(parts)
+            if not (mean.isfinite().all() and log_std.isfinite().all()):
+                raise UserError(f"policy {self.name}: distribution gave NaN or infinity")
+            yield rows, mean, log_std
 
 
 def head_of(policy: Predicts) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from rl_training.algorithms.stacking import stack_learners
 from rl_training.core.streams import torch_generator
 from rl_training.judging.fitting import Keeping, Rows, Told, fit
-from rl_training.judging.fqe import FQE, ValueModel
+from rl_training.judging.fqe import FQE, ValueModel, policy_values
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.judging.settings import JudgeConfig
 
@@ -28,7 +28,10 @@ _CHUNK = 4096
 
 @dataclass(frozen=True)
 class PolicyActions:
-    """A policy's actions at every logged state and at every state that followed, in the user's units."""
+    """A policy's actions at every logged state and at every state that followed, in the user's units.
+
+    Both are `[rows, draws, action_dim]`; a deterministic policy has one draw.
+    """
 
     here: FloatArray
     there: FloatArray
@@ -86,8 +89,8 @@ def fit_values(
     keeping: Keeping | None = None,
 ) -> FittedValues:
     """Train one stack of ensembles and read everything off it that a judgement needs."""
-    here = stacked_actions(log, [*(each.here for each in policies), log.actions])
-    there = stacked_actions(log, [*(each.there for each in policies), log.next_actions])
+    here = stacked_actions(log, [each.here for each in policies], log.actions)
+    there = stacked_actions(log, [each.there for each in policies], log.next_actions)
     usable = torch.ones(len(policies) + 1, len(log))
     usable[-1] = torch.from_numpy(log.has_successor.astype(np.float32))
     learner = stack_learners([new_learner(log, config) for _ in range(len(policies) + 1)])
@@ -137,14 +140,16 @@ def batch_of(log: JudgedLog, there: Tensor, usable: Tensor, rows: Tensor) -> dic
     for name, values in log.columns.items():
         picked = values[rows]
         batch[name] = picked.expand(policies, *picked.shape)
-    return {**batch, "next_actions": there[:, rows], "usable": usable[:, rows]}
+    return {**batch, "next_actions": there[:, rows].flatten(-2), "usable": usable[:, rows]}
 
 
 @torch.no_grad()
 def first_values(learner: FQE, log: JudgedLog, here: Tensor) -> Float64Array:
     """Each member's value from the first states of its own resample of episodes, `[policies, members]`."""
     first = torch.from_numpy(log.starts)
-    q = learner.critic(log.columns["obs"][first].expand(len(here), -1, -1), here[:, first]).double()
+    obs, own = log.columns["obs"][first], here[:, first]
+    parts = [_own_values(learner, obs, own, part) for part in _pieces(len(first), own)]
+    q = torch.cat(parts, -1).double()
     weights = learner.scalars["resamples"].double()
     return log.reward_scale.values((weights * q).sum(-1) / weights.sum(-1))
 
@@ -173,8 +178,21 @@ def new_learner(log: JudgedLog, config: JudgeConfig) -> FQE:
     )
 
 
-def stacked_actions(log: JudgedLog, actions: Sequence[FloatArray]) -> Tensor:
-    return torch.from_numpy(np.stack([log.action_scale.apply(each) for each in actions]))
+def stacked_actions(log: JudgedLog, policies: Sequence[FloatArray], behaviour: FloatArray) -> Tensor:
+    """Scaled actions `[policies + 1, rows, draws, A]`; the behaviour's single ones come last."""
+    logged = np.broadcast_to(behaviour[:, None], policies[0].shape)
+    return torch.from_numpy(np.stack([log.action_scale.apply(each) for each in (*policies, logged)]))
+
+
+def _pieces(rows: int, actions: Tensor) -> Iterator[slice]:
+    """Rows a few at a time: each of them is as many as it has draws."""
+    size = max(1, _CHUNK // actions.shape[-2])
+    return (slice(start, start + size) for start in range(0, rows, size))
+
+
+def _own_values(learner: FQE, obs: Tensor, actions: Tensor, part: slice) -> Tensor:
+    """Values `[policies, members, rows]` of each policy's own actions in the same states."""
+    return policy_values(learner.critic, obs[part].expand(len(actions), -1, -1), actions[:, part])
 
 
 @torch.no_grad()
@@ -184,9 +202,8 @@ def _held_out(
     """Values by the members that have not seen a row's episode, `[policies, rows]`; NaN where all have."""
     episodes = log.columns["episodes"] if rows is None else log.columns["episodes"][rows]
     parts = []
-    for start in range(0, len(obs), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        q = learner.critic(obs[part].expand(len(actions), -1, -1), actions[:, part])
+    for part in _pieces(len(obs), actions):
+        q = _own_values(learner, obs, actions, part)
         unseen = learner.row_weights(episodes[part].expand(len(actions), -1)) == 0
         parts.append((q * unseen).sum(-2) / unseen.sum(-2))
     return torch.cat(parts, -1).double()
@@ -200,9 +217,8 @@ def _along_the_log(
     logged = []
     total = torch.zeros(usable.shape[0], learner.scalars["resamples"].shape[-2], dtype=torch.float64)
     count = torch.zeros_like(total)
-    for start in range(0, len(log), _CHUNK):
-        rows = torch.arange(start, min(start + _CHUNK, len(log)))
-        batch = batch_of(log, there, usable, rows)
+    for part in _pieces(len(log), there):
+        batch = batch_of(log, there, usable, torch.arange(len(log))[part])
         q = learner.critic(batch["obs"], batch["actions"])
         unseen = (learner.row_weights(batch["episodes"]) == 0).float()
         logged.append((q * unseen).sum(-2) / unseen.sum(-2))

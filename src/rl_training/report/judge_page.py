@@ -20,6 +20,7 @@ CHECKS = {
     "episodes": "enough episodes",
     "falsification": "values of the behaviour are right",
     "convergence": "the value has settled",
+    "draws": "judged as it draws its actions",
     "coverage": "the log covers what the policy does",
     "rollout_coverage": "the log covers where it leads",
     "second_opinion": "a second method agrees",
@@ -47,11 +48,12 @@ def write_judge_page(
 
 def subtitle(judgement: Judgement) -> str:
     """What was judged, on what, and how."""
-    data = judgement.data
+    data, draws = judgement.data, judgement.settings["action_draws"]
+    told = f"Policies are judged as they draw their actions, {draws} draws per state. " if draws else ""
     return (
         f"Judged from {data['rows']:,} logged rows in {data['episodes']:,} episodes of {data['source']}, "
-        f"discount {judgement.gamma:g}, {judgement.settings['confidence']:.0%} intervals. Nothing was tried "
-        "out: all values are estimates."
+        f"discount {judgement.gamma:g}, {judgement.settings['confidence']:.0%} intervals. {told}Nothing was "
+        "tried out: all values are estimates."
     )
 
 
