@@ -20,6 +20,7 @@ from rl_training.core.errors import ConfigError
 from rl_training.core.train_config import TrainConfig
 from rl_training.data import TransitionDataset
 from rl_training.experiment import self_judging
+from rl_training.experiment.exporting import export_checkpoint
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.workflows import resume_training
 from rl_training.runtime.progress import ProgressDisplay
@@ -187,3 +188,10 @@ def test_the_judgement_shows_how_far_it_is_and_leaves_the_run_on_the_display(
     assert stages == ["judging (values)", "judging (dynamics)", "judging (policies)"]
     assert ("judging (values)", 10, 20) in shown and ("judging (policies)", 1, 1) in shown
     assert shown[names.index("judging (values)") - 1] == shown[-1] == ("steps", 20)
+
+
+def test_the_card_of_a_policy_without_environment_speaks_of_the_log(tmp_path: Path) -> None:
+    export_checkpoint(judged(tmp_path).run_dir, tmp_path / "p.safetensors")
+    card = (tmp_path / "p.safetensors.md").read_text()
+    assert "raw as they stand in the log" in card and "in the log's units" in card
+    assert "environment" not in card.partition("## Training")[0] and "`None`" not in card

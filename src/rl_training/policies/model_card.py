@@ -19,8 +19,8 @@ $summary
 
 | | |
 |---|---|
-| observation | $obs_dim numbers, float32, raw as the environment gives them, shape `[batch, $obs_dim]` |
-| action | $action_dim numbers, float32, in the environment's units, inside the bounds |
+| observation | $obs_dim numbers, float32, raw as $giver, shape `[batch, $obs_dim]` |
+| action | $action_dim numbers, float32, in the $owner's units, inside the bounds |
 | action bounds | low $low, high $high |
 | inside the file | $inside |
 | head | $head |
@@ -55,6 +55,9 @@ $cpp
 
 Versions at export: $versions.
 """)
+
+ENVIRONMENT = {"giver": "the environment gives them", "owner": "environment"}
+LOG = {"giver": "they stand in the log", "owner": "log"}
 
 LIMITS = """- The policy is deterministic; $tried
 - $watched
@@ -113,7 +116,7 @@ def model_card(
         "action_dim": len(spaces["action_low"]),
     }
     return PAGE.substitute(
-        names,
+        names | (ENVIRONMENT if metadata["env_id"] else LOG),
         title=f"{metadata['algo_class']} policy for {where}",
         summary=f"`{file_name}` acts on {where}; it was trained by {metadata['algo_class']}.",
         low=spaces["action_low"],
@@ -254,7 +257,11 @@ def training_rows(metadata: Facts) -> str:
             for key, value in (training["data"] or {}).items()
             if value is not None and key != "features"
         },
-        **{f"setting: {key}": f"`{value}`" for key, value in training["config"]["algo_kwargs"].items()},
+        **{
+            f"setting: {key}": f"`{value}`"
+            for key, value in training["config"]["algo_kwargs"].items()
+            if value is not None
+        },
         "trained with": ", ".join(f"{name} {version}" for name, version in training["versions"].items()),
     }
     return "\n".join(f"| {key} | {str(value).replace('|', '/')} |" for key, value in rows.items())
