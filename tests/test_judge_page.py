@@ -10,7 +10,7 @@ import pytest
 
 from judging_problems import Proportional, lqr_log
 from rl_training.cli import main
-from rl_training.cli.judge import data_of_runs, read_data, unique_names
+from rl_training.cli.judge import data_of_runs, read_data, trained_by_time, unique_names
 from rl_training.cli.overrides import parsed_settings
 from rl_training.core.checkpoints import save_checkpoint
 from rl_training.core.errors import ConfigError, UserError
@@ -199,3 +199,13 @@ def test_a_table_is_read_as_the_run_read_it(tmp_path: Path) -> None:
     found = read_data(str(tmp_path / "log.csv"), {}, [tmp_path / "step_1.safetensors"])
     assert found.info.name_of("action", 0) == "valve"
     assert found.obs.shape[1] == found.actions.shape[1] == 1
+
+
+def test_a_run_that_was_trained_by_time_is_judged_by_time(tmp_path: Path) -> None:
+    files = {True: tmp_path / "step_1.safetensors", False: tmp_path / "step_2.safetensors"}
+    for by_time, file in files.items():
+        config = {"algo_kwargs": {"gamma": 0.9, "discount_by_time": by_time}}
+        save_checkpoint(file, {"algo": "td3_bc", "config": config})
+    exported = FIXTURES / "sac_policy.safetensors"
+    assert trained_by_time([exported, files[True]])
+    assert not trained_by_time([exported, files[False]])

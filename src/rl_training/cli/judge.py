@@ -52,7 +52,8 @@ def judge(
     from rl_training.cli.overrides import parsed_settings
     from rl_training.core.atomic import write_json_atomic
 
-    keywords = {**parsed_settings("--set", settings or []), "gamma": gamma, "seed": seed}
+    given = {"discount_by_time": trained_by_time(policies), **parsed_settings("--set", settings or [])}
+    keywords = {**given, "gamma": gamma, "seed": seed}
     log = data_of_runs(policies) if data is None else data
     result = judged(policies, log, fields, quiet=quiet, checkpoints=checkpoints, **keywords)
     print_result(result)
@@ -129,6 +130,15 @@ def columns_of_run(path: Path) -> dict[str, Any]:
     settings = read_header(path).get("config", {}).get("algo_kwargs", {})
     given = {name: settings[name] for name in TABLE_FIELDS if settings.get(name) is not None}
     return given if any(given.get("columns", {}).values()) else {}
+
+
+def trained_by_time(paths: list[Path]) -> bool:
+    """Whether a run or checkpoint discounted steps by their duration: it is then judged so too."""
+    from rl_training.core.checkpoints import read_header
+    from rl_training.policies.loading import is_policy_file
+
+    headers = [read_header(path) for path in paths if not is_policy_file(path)]
+    return any(each.get("config", {}).get("algo_kwargs", {}).get("discount_by_time") for each in headers)
 
 
 def unique_names(paths: list[Path]) -> dict[str, Path]:

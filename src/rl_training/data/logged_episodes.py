@@ -18,7 +18,7 @@ from rl_training.data.offline_dataset import TransitionDataset
 FEWEST_EPISODES = 20
 """What a judgement needs at least; with fewer held-out ones it takes those of the training too."""
 
-KEPT_FIELDS = ("truncations", "behavior_logprobs", "discounts")
+KEPT_FIELDS = ("truncations", "behavior_logprobs", "discounts", "durations")
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,12 @@ class LoggedEpisodes:
 
     dataset: TransitionDataset
     held_out: bool
+    by_time: bool
+    """whether a step is discounted by its duration"""
 
 
 def logged_episodes(
-    parts: Sequence[TransitionDataset], settings: OfflineFields, by_time: bool
+    parts: Sequence[TransitionDataset], settings: OfflineFields, by_time: Sequence[bool]
 ) -> LoggedEpisodes:
     """Held-out episodes where there are enough of them, else any; at most `judge_rows` rows of them.
 
@@ -39,15 +41,17 @@ def logged_episodes(
     for part in parts:
         if not part.info.rewards_known:
             raise DataError(f"{part.info.source} has no rewards")
-    if by_time:
-        raise DataError("discount_by_time: a step's discount differs from row to row")
+        if any(by_time):
+            part.step_discounts(settings.judge_gamma, by_time=True)  # says so where no times were logged
+    if any(by_time) and not all(by_time):
+        raise DataError("discount_by_time must be the same in all of dataset_parts for a judgement")
     chosen, held_out = list(parts), False
     if settings.validation_share > 0.0:
         held = [split_episodes(each, settings.validation_share, settings.dataset_seed)[1] for each in parts]
         if sum(int(each.episode_ends().sum()) for each in held) >= FEWEST_EPISODES:
             chosen, held_out = held, True
     drawn = draw_episodes(chosen, settings.judge_rows, settings.dataset_seed)
-    return LoggedEpisodes(one_after_another(drawn), held_out)
+    return LoggedEpisodes(one_after_another(drawn), held_out, any(by_time))
 
 
 def draw_episodes(parts: Sequence[TransitionDataset], most_rows: int, seed: int) -> list[TransitionDataset]:

@@ -75,7 +75,9 @@ class Bench:
         if self.settings.judge_at_end is True:
             return {}
         config = self.config
-        needed = updates_needed(config, JudgedLog.from_dataset(self.logged.dataset, config.gamma))
+        needed = updates_needed(
+            config, JudgedLog.from_dataset(self.logged.dataset, config.gamma, by_time=config.discount_by_time)
+        )
         if run.gradient_steps >= needed:
             return {}
         return not_judged(
@@ -88,7 +90,13 @@ class Bench:
         gamma, updates = self.settings.judge_gamma, self.settings.judge_updates
         of_the_model = min(MODEL_UPDATES, updates or MODEL_UPDATES)
         return JudgeConfig.build(
-            {**LIGHTER, "gamma": gamma, "updates": updates, "model_updates": of_the_model}
+            {
+                **LIGHTER,
+                "gamma": gamma,
+                "discount_by_time": isinstance(self.logged, LoggedEpisodes) and self.logged.by_time,
+                "updates": updates,
+                "model_updates": of_the_model,
+            }
         )
 
     def _judgement(self, runs: Sequence[Run], show: Told) -> Judgement | str:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from rl_training.data.episodes import episode_lengths
-from rl_training.data.returns import returns_to_go
 from rl_training.judging.coverage import LIMIT_PERCENTILE
 from rl_training.judging.estimators import effective_sample_sizes
 from rl_training.judging.judgement import Check, Interval, Outcome
@@ -39,7 +38,7 @@ def held_out_returns(log: JudgedLog, values: Float64Array) -> Float64Array:
     earned = log.rewards.astype(np.float64)
     cut = log.ends & ~log.dones
     earned[cut] = np.nan_to_num(values[cut])  # a NaN would spread to the episodes before it
-    returns: Float64Array = returns_to_go(earned, log.ends, log.gamma)
+    returns = log.returns(earned)
     unknown = (cut & np.isnan(values))[log.ends]
     returns[np.repeat(unknown, episode_lengths(log.ends))] = np.nan
     return returns

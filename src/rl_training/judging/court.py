@@ -116,7 +116,7 @@ class Court:
         )
         found["actions"] = action_check(evidence.actions)
         critic = self.critics.get(subject.name)
-        if critic is None or critic.gamma != self.log.gamma:
+        if critic is None or not critic.discounts_like(self.log):
             return evidence
         trained = critic.values(self.log.obs, self.log.actions)
         found["critic"], points = checks.critic_optimism(self.log, self.fitted, index, trained, self.config)
@@ -129,6 +129,8 @@ class Court:
         rolled = roll_out(self.dynamics, self.log, subject, self.config)
         # Worlds of single networks lie further apart than what the log leaves open: their mean counts.
         model = interval(rolled.values, self.config.confidence, of_mean=True)
+        if self.log.discounts is not None:
+            model = replace(model, note="steps in the model are discounted by the mean over logged steps")
         share = self.covered.share_outside(self.covered.distances(rolled.obs, rolled.actions))
         found["rollout_coverage"] = checks.coverage(
             share, self.config.rollout_coverage_limit, along_rollouts=True

@@ -11,7 +11,7 @@ import torch
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.core.checkpoints import load_run_state
 from rl_training.core.train_config import parse_config
-from rl_training.judging.log import Float64Array, FloatArray
+from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.models.models import CriticModel
 from rl_training.policies.policy import Policy
 from rl_training.policies.saved import NOT_FOR_ACTING, policy_of_state
@@ -28,6 +28,11 @@ class TrainedCritic:
     policy: Policy
     gamma: float
     reward_scale: float
+    by_time: bool = False
+
+    def discounts_like(self, log: JudgedLog) -> bool:
+        """Whether its values count the future as a judgement of this log does."""
+        return self.gamma == log.gamma and self.by_time == (log.discounts is not None)
 
     @torch.no_grad()
     def values(self, obs: FloatArray, actions: FloatArray) -> Float64Array:
@@ -59,4 +64,5 @@ def trained_critic(path: str | Path) -> TrainedCritic | None:
     )
     saved = state["learner"]["tensors"]
     model.load_state_dict({name: saved[f"model.{name}"] for name in model.state_dict()})
-    return TrainedCritic(model, policy, float(settings["gamma"]), float(settings.get("reward_scale", 1.0)))
+    scale, by_time = float(settings.get("reward_scale", 1.0)), bool(settings.get("discount_by_time"))
+    return TrainedCritic(model, policy, float(settings["gamma"]), scale, by_time)

@@ -36,6 +36,7 @@ WORTHWHILE = 250_000
 FITS_DEPEND_ON = frozenset(
     {
         "gamma",
+        "discount_by_time",
         "seed",
         "action_draws",
         "members",

@@ -88,7 +88,9 @@ class FQE(Learner):
         following = policy_values(self.target_critic, batch["next_obs"], draws)
         dones = batch["dones"].unsqueeze(-2)
         following = torch.where(dones > 0, self.config.terminal_value, following)
-        target = batch["rewards"].unsqueeze(-2) + self.config.gamma * following
+        discount = self.discount(batch)
+        factor = discount if isinstance(discount, float) else discount.unsqueeze(-2)
+        target = batch["rewards"].unsqueeze(-2) + factor * following
         clipped: Tensor = target.clamp(self.config.lowest, self.config.highest)
         return clipped
 

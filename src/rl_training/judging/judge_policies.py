@@ -54,7 +54,7 @@ def judge(
     config = JudgeConfig.build(settings)
     if not data.info.rewards_known:
         raise DataError(f"{data.info.source}: the log has no rewards, and without them nothing can be judged")
-    log = JudgedLog.from_dataset(data, config.gamma)
+    log = JudgedLog.from_dataset(data, config.gamma, by_time=config.discount_by_time)
     subjects = named_subjects(policies, log)
     for subject in subjects:
         check_fits(subject, log, data.info.source, data.info.spaces)
@@ -92,8 +92,9 @@ def keeping_of(
     folder: Path, config: JudgeConfig, log: JudgedLog, actions: Sequence[PolicyActions]
 ) -> Keeping:
     columns = (log.obs, log.actions, log.next_obs, log.rewards, log.dones, log.ends)
+    times = () if log.discounts is None else (log.discounts,)
     own = (values for each in actions for values in (each.here, each.there))
-    return Keeping(folder, judgement_key(config, [*columns, *own]))
+    return Keeping(folder, judgement_key(config, [*columns, *times, *own]))
 
 
 def named_subjects(policies: Policies, log: JudgedLog) -> list[Subject]:
@@ -124,7 +125,9 @@ def policy_inside(policy: Predicts) -> Predicts:
 
 
 def data_facts(log: JudgedLog, data: TransitionDataset) -> dict[str, Any]:
+    by_time = {} if log.discounts is None else {"step_discount": log.step_discount}
     return {
+        **by_time,
         "source": data.info.source,
         "rows": len(log),
         "episodes": log.episodes,

@@ -135,7 +135,8 @@ class Judgement:
 
     def per_step(self, value: float) -> float:
         """A discounted value as reward per step."""
-        return value * (1.0 - self.gamma) if self.gamma < 1.0 else value / float(self.data["mean_length"])
+        kept = float(self.data.get("step_discount", self.gamma))
+        return value * (1.0 - kept) if kept < 1.0 else value / float(self.data["mean_length"])
 
     def ranking(self) -> list[PolicyJudgement]:
         """From the one to take first; refused ones come last."""

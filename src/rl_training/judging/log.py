@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,15 +52,17 @@ class RewardScale:
     """Rewards centred and divided by the spread of returns; values undo it.
 
     Centring takes the level out of what the networks have to learn. After a termination nothing is earned,
-    which in centred rewards is a value of its own.
+    which in centred rewards is a value of its own. Where discounts d differ from row to row, a level L of all
+    values is taken out by r - L (1 - d): from Q = r + d Q' follows Q - L = r - L (1 - d) + d (Q' - L).
     """
 
     center: float
     spread: float
     horizon: float
 
-    def rewards(self, values: FloatArray) -> FloatArray:
-        scaled: FloatArray = ((values.astype(np.float64) - self.center) / self.spread).astype(np.float32)
+    def rewards(self, values: FloatArray, discounts: Float64Array | None = None) -> FloatArray:
+        center = self.center if discounts is None else self.level * (1.0 - discounts)
+        scaled: FloatArray = ((values.astype(np.float64) - center) / self.spread).astype(np.float32)
         return scaled
 
     @property
@@ -87,20 +90,26 @@ class JudgedLog:
     dones: BoolArray
     ends: BoolArray
     gamma: float
+    discounts: Float64Array | None = None
+    """the factor of what follows each row, where it is not gamma everywhere"""
 
     @classmethod
-    def from_dataset(cls, data: TransitionDataset, gamma: float) -> JudgedLog:
+    def from_dataset(cls, data: TransitionDataset, gamma: float, *, by_time: bool = False) -> JudgedLog:
         if not len(data):
             raise DataError(f"{data.info.source}: the dataset is empty (no complete transition)")
         if data.discounts is not None:
-            raise DataError(f"{data.info.source}: rows with discounts of their own cannot be judged")
+            raise DataError(
+                f"{data.info.source}: rows with discounts of their own cannot be judged; judge them as they "
+                "were logged (discount_by_time: true discounts by logged times)"
+            )
+        discounts = discounts_by_time(data, gamma) if by_time else None
         columns = [as_array(values) for values in (data.obs, data.actions, data.next_obs, data.rewards)]
         obs, actions, next_obs = (c.reshape(len(data), -1).astype(np.float32) for c in columns[:3])
         for name, values in zip(("obs", "actions", "next_obs", "rewards"), columns, strict=True):
             if not np.isfinite(values).all():
                 raise DataError(f"{data.info.source}: {name} must be finite numbers to be judged")
         dones, ends = as_array(data.dones) != 0, data.episode_ends("a judgement")
-        log = cls(obs, actions, next_obs, columns[3].astype(np.float32), dones, ends, gamma)
+        log = cls(obs, actions, next_obs, columns[3].astype(np.float32), dones, ends, gamma, discounts)
         if gamma == 1.0 and not dones[ends].all():
             raise DataError(
                 f"gamma must be < 1: {int((~dones[ends]).sum())} of {log.episodes} episodes do not "
@@ -149,9 +158,28 @@ class JudgedLog:
         return ~self.ends | self.dones
 
     @cached_property
+    def step_discount(self) -> float:
+        """gamma, or its mean over rows: what a step keeps of the future if its duration is left to chance."""
+        return self.gamma if self.discounts is None else float(self.discounts.mean())
+
+    @cached_property
     def horizon(self) -> float:
         """How many steps count: 1 / (1 - gamma), or the longest episode where nothing is discounted."""
-        return float(self.lengths.max()) if self.gamma == 1.0 else 1.0 / (1.0 - self.gamma)
+        return float(self.lengths.max()) if self.gamma == 1.0 else 1.0 / (1.0 - self.step_discount)
+
+    @cached_property
+    def discounted(self) -> Float64Array | None:
+        """What each row counts at the start of its episode: the product of the factors before it."""
+        if self.discounts is None:
+            return None
+        before = np.concatenate([[1.0], self.discounts[:-1]])
+        before[self.starts] = 1.0
+        return np.concatenate([np.cumprod(each) for each in self.per_episode(before)])
+
+    def returns(self, earned: npt.NDArray[Any]) -> Float64Array:
+        """Discounted sums from each row to the end of its episode."""
+        returns: Float64Array = returns_to_go(earned, self.ends, self.gamma, discounts=self.discounts)
+        return returns
 
     @cached_property
     def obs_scale(self) -> Scale:
@@ -164,16 +192,25 @@ class JudgedLog:
     @cached_property
     def reward_scale(self) -> RewardScale:
         center = 0.0 if self.gamma == 1.0 else float(self.rewards.mean(dtype=np.float64))
-        earned = self.rewards.astype(np.float64) - center
-        earned[self.dones] -= self.gamma * center * self.horizon
-        spread = float(returns_to_go(earned, self.ends, self.gamma).std())
+        earned = self.rewards.astype(np.float64)
+        if self.discounts is None:
+            earned -= center
+            earned[self.dones] -= self.gamma * center * self.horizon
+        else:
+            level = center * self.horizon
+            earned -= level * (1.0 - self.discounts * ~self.dones)
+        spread = float(self.returns(earned).std())
         return RewardScale(center, spread if spread > SMALLEST_SPREAD else 1.0, self.horizon)
 
     @cached_property
     def value_range(self) -> tuple[float, float]:
         """The smallest and the largest value that the logged rewards can add up to."""
         low, high = float(self.rewards.min()), float(self.rewards.max())
-        bounds = [low * self.horizon, high * self.horizon]
+        longest = self.horizon
+        if self.discounts is not None and self.gamma < 1.0:  # the episode of the shortest steps counts most
+            kept = np.add.reduceat(1.0 - self.discounts, self.starts) / self.lengths
+            longest = 1.0 / max(float(kept.min()), 1e-3 / self.horizon)
+        bounds = [low * longest, high * longest]
         if self.dones.any():  # an episode may also end at once
             bounds = [min(bounds[0], low), max(bounds[1], high)]
         return bounds[0], bounds[1]
@@ -181,17 +218,28 @@ class JudgedLog:
     @property
     def mean_return(self) -> float:
         """Mean discounted return of the logged episodes as they are, cut off where they were."""
-        returns = returns_to_go(self.rewards, self.ends, self.gamma)
-        return float(returns[self.starts].mean())
+        return float(self.returns(self.rewards)[self.starts].mean())
 
     @cached_property
     def columns(self) -> dict[str, Tensor]:
         """What the networks see, row by row."""
+        discounts = self.discounts
+        more = {} if discounts is None else {"discounts": torch.from_numpy(discounts.astype(np.float32))}
         return {
+            **more,
             "obs": torch.from_numpy(self.obs_scale.apply(self.obs)),
             "actions": torch.from_numpy(self.action_scale.apply(self.actions)),
             "next_obs": torch.from_numpy(self.obs_scale.apply(self.next_obs)),
-            "rewards": torch.from_numpy(self.reward_scale.rewards(self.rewards)),
+            "rewards": torch.from_numpy(self.reward_scale.rewards(self.rewards, discounts)),
             "dones": torch.from_numpy(self.dones.astype(np.float32)),
             "episodes": torch.from_numpy(self.numbers),
         }
+
+
+def discounts_by_time(data: TransitionDataset, gamma: float) -> Float64Array:
+    """gamma^duration of every row."""
+    discounts = data.step_discounts(gamma, by_time=True)
+    durations = as_array(data.store.whole("durations"))
+    if not (durations.min() >= 0.0 and durations.max() > 0.0):
+        raise DataError(f"{data.info.source}: durations must be >= 0 and not all 0 to discount by them")
+    return discounts

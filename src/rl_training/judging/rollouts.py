@@ -37,7 +37,8 @@ class Rollouts:
 
 def fit_dynamics(log: JudgedLog, config: JudgeConfig, tell: Told, keeping: Keeping | None = None) -> Dynamics:
     """The ensemble, trained on all rows of the log."""
-    columns = log.columns
+    # Rewards as they are: a discount of its own belongs to a row's values, not to its reward.
+    columns = {**log.columns, "rewards": torch.from_numpy(log.reward_scale.rewards(log.rewards))}
     change = torch.cat([columns["next_obs"] - columns["obs"], columns["rewards"].unsqueeze(-1)], dim=-1)
     spreads = change.double().std(dim=0, correction=0).clamp_min(SMALLEST_SPREAD)
     model = DynamicsModel(
@@ -111,7 +112,7 @@ def roll_out(learner: Dynamics, log: JudgedLog, subject: Subject, config: JudgeC
 def rollout_steps(log: JudgedLog) -> int:
     if log.gamma == 1.0:
         return min(LONGEST, int(log.lengths.max()))
-    return min(LONGEST, math.ceil(math.log(NEGLIGIBLE) / math.log(log.gamma)))
+    return min(LONGEST, math.ceil(math.log(NEGLIGIBLE) / math.log(log.step_discount)))
 
 
 def _next(learner: Dynamics, state: Tensor, actions: Tensor, noise: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -126,8 +127,10 @@ def _next(learner: Dynamics, state: Tensor, actions: Tensor, noise: torch.Genera
 def _discounted(earned: Tensor, log: JudgedLog) -> Float64Array:
     """Rewards `[steps, members]` -> values; what follows the last step goes on as the last tenth was."""
     steps = len(earned)
-    discounts = log.gamma ** torch.arange(steps, dtype=torch.float64)
+    discounts = log.step_discount ** torch.arange(steps, dtype=torch.float64)
     value: Float64Array = (discounts.unsqueeze(-1) * earned).sum(0).numpy()
     if log.gamma < 1.0:
-        value = value + log.gamma**steps * log.horizon * earned[-max(1, steps // 10) :].mean(0).numpy()
+        value = (
+            value + log.step_discount**steps * log.horizon * earned[-max(1, steps // 10) :].mean(0).numpy()
+        )
     return value

@@ -15,6 +15,9 @@ class JudgeConfig(ConfigModel):
     section: ClassVar[str] = "judging"
 
     gamma: float = setting(0.99, "discount of future rewards", gt=0, le=1)
+    discount_by_time: bool = setting(
+        False, "discount by gamma to the power of a step's duration, in median steps; needs logged times"
+    )
     seed: int = setting(0, "seed of resampling, initial weights and batches", ge=0)
     confidence: float = setting(0.9, "probability that an interval is made for", gt=0, lt=1)
 

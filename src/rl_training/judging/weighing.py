@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from rl_training.core.spaces import Spaces
 from rl_training.core.streams import derive_seed
@@ -59,14 +60,27 @@ class Weighing:
             split(log_pi), split(self.density.log_density), *self.config.log_ratio_range
         )
         note += f"; {clipped:.0%} of the ratios clipped"
-        rewards = split(self.log.rewards)
+        rewards = self._at_the_start(self.log.rewards)
         counts = self._counts(self.log.episodes)
-        found = resampled_importance(rewards, ratios, counts=counts, gamma=self.log.gamma)
+        found = resampled_importance(rewards, ratios, counts=counts, gamma=self._gamma)
         robust = self._doubly_robust(rewards, ratios, fitted, index)
         if robust is not None:
             found["wdr"] = robust
         estimates = {name: self._interval(values, note) for name, values in found.items()}
         return estimates, checks.sample_size(ratios, self.log.episodes)
+
+    @property
+    def _gamma(self) -> float:
+        return self.log.gamma if self.log.discounts is None else 1.0
+
+    def _at_the_start(self, values: npt.ArrayLike) -> list[Float64Array]:
+        """Per episode, as the estimators take them: where discounts differ by row, already discounted.
+
+        Every estimator is a sum over rows of gamma^t times something of that row; the product of the row's
+        own discounts takes the place of gamma^t if rewards and values are multiplied by it and gamma is 1.
+        """
+        discounted = self.log.discounted
+        return self.log.per_episode(values if discounted is None else np.asarray(values) * discounted)
 
     def _counts(self, episodes: int) -> Float64Array:
         """All episodes once, then bootstrap resamples of them."""
@@ -90,8 +104,10 @@ class Weighing:
         self, rewards: list[Float64Array], ratios: list[Float64Array], fitted: FittedValues, index: int
     ) -> Float64Array | None:
         """Over the episodes that some member has not seen: values are always those of other episodes."""
-        logged, own = self.log.per_episode(fitted.logged[index]), self.log.per_episode(fitted.own[index])
+        logged, own = (self._at_the_start(values[index]) for values in (fitted.logged, fitted.own))
         final = fitted.final[index]
+        if self.log.discounts is not None and self.log.discounted is not None:
+            final = final * (self.log.discounts * self.log.discounted)[self.log.ends]
         kept = [i for i, values in enumerate(own) if np.isfinite(values).all() and np.isfinite(final[i])]
         if not kept:
             return None
@@ -100,7 +116,7 @@ class Weighing:
         return resampled_doubly_robust(
             *([values[i] for i in kept] for values in (rewards, ratios, logged, own)),
             counts=self._counts(len(kept)),
-            gamma=self.log.gamma,
+            gamma=self._gamma,
             final_values=np.where(ended, 0.0, final)[kept],
         )
 

@@ -49,10 +49,13 @@ def write_judge_page(
 def subtitle(judgement: Judgement) -> str:
     """What was judged, on what, and how."""
     data, draws = judgement.data, judgement.settings["action_draws"]
+    discount = f"{judgement.gamma:g}"
+    if judgement.settings["discount_by_time"]:
+        discount += " per median step of time"
     told = f"Policies are judged as they draw their actions, {draws} draws per state. " if draws else ""
     return (
         f"Judged from {data['rows']:,} logged rows in {data['episodes']:,} episodes of {data['source']}, "
-        f"discount {judgement.gamma:g}, {judgement.settings['confidence']:.0%} intervals. {told}Nothing was "
+        f"discount {discount}, {judgement.settings['confidence']:.0%} intervals. {told}Nothing was "
         "tried out: all values are estimates."
     )
 

@@ -53,9 +53,9 @@ def build_offline_dataset(
         sources = _sources(settings)
         parts = load_parts(config, env)
         limits = [source.dataset_size for _, source in sources]
-        by_time = [source.discount_by_time for _, source in sources]
+        by_time = discounted_by_time(settings)
     info, learner = parts[0].info, get_recipe(config.algo).learner
-    logged = _logged(parts, settings, any(by_time)) if keep_logged else None
+    logged = _logged(parts, settings, by_time) if keep_logged else None
     prepared = process_offline_dataset(
         parts,
         settings,
@@ -87,8 +87,13 @@ def load_parts(config: TrainConfig, env: EnvLike | None = None) -> list[Transiti
     ]
 
 
+def discounted_by_time(settings: OfflineDataFields) -> list[bool]:
+    """For each part of the data, whether its steps are discounted by their duration."""
+    return [source.discount_by_time for _, source in _sources(settings)]
+
+
 def _logged(
-    parts: Sequence[TransitionDataset], settings: OfflineDataFields, by_time: bool
+    parts: Sequence[TransitionDataset], settings: OfflineDataFields, by_time: Sequence[bool]
 ) -> LoggedEpisodes | str | None:
     if not isinstance(settings, OfflineFields):
         return None

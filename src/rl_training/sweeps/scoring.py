@@ -12,7 +12,7 @@ from rl_training.core.train_config import TrainConfig
 from rl_training.data.logged_episodes import FEWEST_EPISODES, logged_episodes
 from rl_training.judging.judgement import Interval
 from rl_training.judging.selection import half_width
-from rl_training.runtime.offline_data import load_parts
+from rl_training.runtime.offline_data import discounted_by_time, load_parts
 
 AUTO, NONE = "auto", "none"
 MEASURED, ESTIMATED = "eval_return_mean", "judge_score"
@@ -74,7 +74,7 @@ def _problem_of_data(config: TrainConfig) -> str | None:
     settings = config.run_config()
     assert isinstance(settings, OfflineFields)
     try:
-        logged = logged_episodes(load_parts(config), settings, settings.discount_by_time)
+        logged = logged_episodes(load_parts(config), settings, discounted_by_time(settings))
         episodes = int(logged.dataset.episode_ends().sum())
     except UserError as problem:
         return str(problem)
