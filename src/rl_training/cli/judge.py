@@ -52,8 +52,7 @@ def judge(
     from rl_training.cli.overrides import parsed_settings
     from rl_training.core.atomic import write_json_atomic
 
-    given = {"discount_by_time": trained_by_time(policies), **parsed_settings("--set", settings or [])}
-    keywords = {**given, "gamma": gamma, "seed": seed}
+    keywords = {**parsed_settings("--set", settings or []), "gamma": gamma, "seed": seed}
     log = data_of_runs(policies) if data is None else data
     result = judged(policies, log, fields, quiet=quiet, checkpoints=checkpoints, **keywords)
     print_result(result)
@@ -76,6 +75,7 @@ def judged(
     named = unique_names(policies)
     opened = {name: open_policy(path) for name, path in named.items()}
     log, critics = read_data(data, fields, policies), critics_of(named)
+    settings = {"discount_by_time": trained_by_time(policies), **settings}
     with Stages(quiet) as stages:
         return judge_policies(opened, log, on_progress=stages.tell, critics=critics, **settings)
 
