@@ -33,7 +33,9 @@ from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.experiment.runs import write_json_atomic
 from rl_training.judging import judge
 
-METHODS = ("headline", "fqe", "model", "wdr", "wpdis")
+METHODS = ("order", "headline", "fqe", "model", "wdr", "wpdis")
+"""`order` is the judge's ranking: by its score, refused policies last."""
+
 WEAK = 0.3
 """Largest torque of the log with gaps, as a share of what is possible."""
 
@@ -94,13 +96,20 @@ def judge_gaps(options: argparse.Namespace, seed: int) -> None:
 
 def row(name: str, told: dict[str, Any], method: str) -> dict[str, Any]:
     """The measures of one method on one data set and seed."""
+    found: dict[str, Any]
     for policy in told["policies"]:  # the headline's interval is not that of a single method
         policy["estimates"]["headline"] = {key: policy[key] for key in ("value", "low", "high")}
+    if method == "order":
+        ranked = sorted(told["policies"], key=lambda each: (each["verdict"] != "refused", each["score"]))
+        truth = np.array([policy["truth"]["value"] for policy in ranked])
+        found = measures(np.arange(len(ranked), dtype=float), truth)
+        del found["error"]  # of places, not of values
+        return {"data": name, "method": method, **found}
     policies = [policy for policy in told["policies"] if method in policy["estimates"]]
     truth = np.array([policy["truth"]["value"] for policy in policies])
     values = np.array([policy["estimates"][method]["value"] or np.nan for policy in policies], dtype=float)
     values = np.nan_to_num(values, nan=np.nanmin(values))
-    found: dict[str, Any] = {"data": name, "method": method, **measures(values, truth)}
+    found = {"data": name, "method": method, **measures(values, truth)}
     bounds = [policy["estimates"][method] for policy in policies]
     if all(each["low"] is not None for each in bounds):
         holds = np.array([e["low"] <= t <= e["high"] for e, t in zip(bounds, truth, strict=True)])
@@ -122,7 +131,7 @@ def verdicts(name: str, told: dict[str, Any]) -> dict[str, Any]:
         gain = policy["truth"]["value"] - behaviour
         wrong += (policy["verdict"] == "better" and gain < 0) or (policy["verdict"] == "worse" and gain > 0)
         planted_better += policy["name"] in PLANTED and policy["verdict"] == "better"
-    first = min(told["policies"], key=lambda policy: (policy["verdict"] == "refused", -policy["low"]))
+    first = min(told["policies"], key=lambda policy: (policy["verdict"] == "refused", -policy["score"]))
     truth = [policy["truth"]["value"] for policy in told["policies"]]
     told_counts = " / ".join(str(count) for count in counts.values())
     return {
@@ -190,7 +199,9 @@ def main() -> None:
     for method in METHODS:
         mine = [each for each in rows if each["method"] == method]
         means = {
-            key: float(np.mean([each[key] for each in mine])) for key in ("spearman", "regret@1", "error")
+            key: float(np.mean([each[key] for each in mine]))
+            for key in ("spearman", "regret@1", "error")
+            if key in mine[0]
         }
         print(method, {key: round(value, 3) for key, value in means.items()})
 

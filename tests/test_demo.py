@@ -108,7 +108,7 @@ def test_the_whole_story_in_small(
 
 def test_what_is_told_of_judge_and_plant() -> None:
     policy = PolicyJudgement(
-        "iql", 5.0, 4.0, 6.0, Interval(2.0, 1.0, 3.0), "better", "", (), {}, {}, Evidence()
+        "iql", 5.0, 4.0, 6.0, Interval(2.0, 1.0, 3.0), "better", "", (), {}, {}, Evidence(), 4.0
     )
     judgement = Judgement((policy,), BehaviourJudgement(3.0, 2.5, 3.5, 3.0, {}, ()), {}, {}, (), 1.0)
     truth = Truth({"Ada": 6.5, "Ben": -0.5}, 3.75, ((10, 1.5), (20, 3.75)))

@@ -113,6 +113,34 @@ def test_the_behaviour_is_never_left_out(judged: Judgement) -> None:
     assert values == sorted(values)
 
 
+def test_what_leads_out_of_the_log_earns_the_least_in_the_ranking(
+    judged: Judgement, log: TransitionDataset
+) -> None:
+    for each in judged.policies:
+        outside = each.checks["rollout_coverage"].numbers["share_outside"]
+        both = (each.estimates["fqe"].value + each.estimates["model"].value) / 2.0
+        worst = 10.0 * float(np.percentile(log.rewards.numpy(), 1.0))  # the horizon of 0.9 is 10 steps
+        assert each.score == pytest.approx((1.0 - outside) * both + outside * worst, rel=1e-6)
+    assert judged.policies[2].checks["rollout_coverage"].numbers["share_outside"] > 0.5
+    # Without a model of where a policy leads, the lower end of what is fitted.
+    (alone,) = judge(Always(0.1), log, **{**ONLY_VALUES, "updates": 2}).policies
+    assert alone.score == alone.low
+
+
+def test_the_worst_value_is_that_of_the_lowest_rewards() -> None:
+    rewards = np.arange(101, dtype=np.float32)
+    obs, ends = np.zeros((101, 1), np.float32), np.arange(101) == 100
+    never = TransitionDataset(obs, obs, rewards, obs, np.zeros(101), truncations=ends)
+    assert JudgedLog.from_dataset(never, 0.5).worst_value == pytest.approx(1.0 * 2.0)
+    ended = TransitionDataset(obs, obs, rewards, obs, ends.astype(np.float32))
+    assert JudgedLog.from_dataset(ended, 0.5).worst_value == 0.0  # an end comes before any reward
+    assert JudgedLog.from_dataset(replace_rewards(ended, rewards - 11.0), 0.5).worst_value == -20.0
+
+
+def replace_rewards(data: TransitionDataset, rewards: np.ndarray) -> TransitionDataset:
+    return TransitionDataset(data.obs, data.actions, rewards, data.next_obs, data.dones)
+
+
 def test_everything_is_plain_data(judged: Judgement) -> None:
     told = json.loads(json.dumps(judged.to_dict()))
     good = told["policies"][0]

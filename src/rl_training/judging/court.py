@@ -73,6 +73,7 @@ class Court:
             estimates=estimates,
             checks=found,
             evidence=evidence,
+            score=self.score_of(fitted, model, found),
             members=tuple(self.fitted.values[index].tolist()),
         )
 
@@ -84,6 +85,18 @@ class Court:
         mean = self.config.headline == "both"
         apart = shifted(model, -self.behaviour_value)
         return combined(own, model, mean=mean), combined(difference, apart, mean=mean)
+
+    def score_of(self, fitted: Interval, model: Interval | None, found: Mapping[str, Check]) -> float:
+        """Both methods' value, but for the share of the way that leads out of the log: that earns the least.
+
+        Policies that leave the log are overrated by every method that learns from it, so the unknown is taken
+        to be as bad as anything known (Kidambi et al. 2020, arXiv:2005.05951). Without a model of where a
+        policy leads, the lower end of its interval.
+        """
+        if model is None:
+            return _bound(fitted.low)
+        outside = found["rollout_coverage"].numbers["share_outside"]
+        return (1.0 - outside) * (fitted.value + model.value) / 2.0 + outside * self.log.worst_value
 
     def ask_the_log(self, actions: PolicyActions, found: dict[str, Check]) -> Float64Array:
         """How far from anything logged the policy acts in logged states, `[rows, draws]`."""

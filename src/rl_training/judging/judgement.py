@@ -94,13 +94,10 @@ class PolicyJudgement:
     estimates: Mapping[str, Interval]
     checks: Mapping[str, Check]
     evidence: Evidence
+    score: float
+    """for ranking: what it is worth if it earns the least wherever it leaves the log"""
     members: tuple[float, ...] = ()
     """the fitted value by each network; those of one place saw the same episodes for every policy"""
-
-    @property
-    def score(self) -> float:
-        """For ranking: the cautious end of the interval, so that a lucky guess does not win."""
-        return self.low
 
 
 @dataclass(frozen=True)

@@ -215,6 +215,12 @@ class JudgedLog:
             bounds = [min(bounds[0], low), max(bounds[1], high)]
         return bounds[0], bounds[1]
 
+    @cached_property
+    def worst_value(self) -> float:
+        """What the lowest hundredth of the logged rewards add up to, or nothing, if an end comes before."""
+        worst = float(np.percentile(self.rewards, 1.0)) * self.horizon
+        return min(worst, 0.0) if self.dones.any() else worst
+
     @property
     def mean_return(self) -> float:
         """Mean discounted return of the logged episodes as they are, cut off where they were."""
