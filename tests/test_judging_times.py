@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from judging_problems import Proportional, corridor_log, lqr_log, small
+from rl_training.cli.judge import judged
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
 from rl_training.core.train_config import TrainConfig
@@ -229,6 +230,11 @@ def test_a_run_trained_by_time_judges_itself_by_time(tmp_path: Path) -> None:
     assert told[True]["data"]["step_discount"] == pytest.approx(0.879342, abs=1e-6)
     assert "step_discount" not in told[False]["data"]
     assert told[True]["behaviour"]["value"] != told[False]["behaviour"]["value"]
+    # The command asks the run, unless it is told otherwise.
+    command = [result.run_dir], str(tmp_path / "log.npz"), {}
+    assert judged(*command, quiet=True, **QUICK).settings["discount_by_time"] is True
+    by_step = judged(*command, quiet=True, discount_by_time=False, **QUICK)
+    assert by_step.settings["discount_by_time"] is False
 
 
 def test_parts_that_count_time_differently_are_not_judged_together(tmp_path: Path) -> None:
