@@ -113,15 +113,18 @@ def test_the_behaviour_is_never_left_out(judged: Judgement) -> None:
     assert values == sorted(values)
 
 
-def test_what_leads_out_of_the_log_earns_the_least_in_the_ranking(
+def test_where_a_refused_policy_leads_out_of_the_log_it_earns_the_least_in_the_ranking(
     judged: Judgement, log: TransitionDataset
 ) -> None:
     for each in judged.policies:
         outside = each.checks["rollout_coverage"].numbers["share_outside"]
+        outside = outside if each.verdict == "refused" else 0.0
         both = (each.estimates["fqe"].value + each.estimates["model"].value) / 2.0
         worst = 10.0 * float(np.percentile(log.rewards.numpy(), 1.0))  # the horizon of 0.9 is 10 steps
         assert each.score == pytest.approx((1.0 - outside) * both + outside * worst, rel=1e-6)
-    assert judged.policies[2].checks["rollout_coverage"].numbers["share_outside"] > 0.5
+    good, _, far = judged.policies
+    assert far.verdict == "refused" and far.checks["rollout_coverage"].numbers["share_outside"] > 0.5
+    assert good.verdict == "better" and good.checks["rollout_coverage"].numbers["share_outside"] > 0.0
     # Without a model of where a policy leads, the lower end of what is fitted.
     (alone,) = judge(Always(0.1), log, **{**ONLY_VALUES, "updates": 2}).policies
     assert alone.score == alone.low

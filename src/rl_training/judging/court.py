@@ -14,7 +14,14 @@ from rl_training.judging.critics import TrainedCritic
 from rl_training.judging.drawing import draws_check
 from rl_training.judging.dynamics import Dynamics
 from rl_training.judging.evidence import action_check, evidence_of
-from rl_training.judging.judgement import BehaviourJudgement, Check, Evidence, Interval, PolicyJudgement
+from rl_training.judging.judgement import (
+    BehaviourJudgement,
+    Check,
+    Evidence,
+    Interval,
+    PolicyJudgement,
+    Verdict,
+)
 from rl_training.judging.log import Float64Array, JudgedLog
 from rl_training.judging.rollouts import roll_out
 from rl_training.judging.settings import JudgeConfig
@@ -73,7 +80,7 @@ class Court:
             estimates=estimates,
             checks=found,
             evidence=evidence,
-            score=self.score_of(fitted, model, found),
+            score=self.score_of(fitted, model, verdict, found),
             members=tuple(self.fitted.values[index].tolist()),
         )
 
@@ -86,8 +93,10 @@ class Court:
         apart = shifted(model, -self.behaviour_value)
         return combined(own, model, mean=mean), combined(difference, apart, mean=mean)
 
-    def score_of(self, fitted: Interval, model: Interval | None, found: Mapping[str, Check]) -> float:
-        """Both methods' value, but for the share of the way that leads out of the log: that earns the least.
+    def score_of(
+        self, fitted: Interval, model: Interval | None, verdict: Verdict, found: Mapping[str, Check]
+    ) -> float:
+        """The mean of both methods; a refused policy earns the least wherever it leads out of the log.
 
         Policies that leave the log are overrated by every method that learns from it, so the unknown is taken
         to be as bad as anything known (Kidambi et al. 2020, arXiv:2005.05951). Without a model of where a
@@ -95,7 +104,7 @@ class Court:
         """
         if model is None:
             return _bound(fitted.low)
-        outside = found["rollout_coverage"].numbers["share_outside"]
+        outside = found["rollout_coverage"].numbers["share_outside"] if verdict == "refused" else 0.0
         return (1.0 - outside) * (fitted.value + model.value) / 2.0 + outside * self.log.worst_value
 
     def ask_the_log(self, actions: PolicyActions, found: dict[str, Check]) -> Float64Array:

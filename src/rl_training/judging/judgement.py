@@ -95,7 +95,7 @@ class PolicyJudgement:
     checks: Mapping[str, Check]
     evidence: Evidence
     score: float
-    """for ranking: what it is worth if it earns the least wherever it leaves the log"""
+    """for ranking: the mean of both methods; of a refused policy, if it earns the least outside the log"""
     members: tuple[float, ...] = ()
     """the fitted value by each network; those of one place saw the same episodes for every policy"""
 
