@@ -17,6 +17,7 @@ from judging_problems import (
     small,
     uniform_lqr_log,
 )
+from rl_training.api.managed import ManagedAlgorithm
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import Spaces
 from rl_training.data import TransitionDataset
@@ -216,15 +217,21 @@ def test_every_draw_counts_in_what_is_compared_and_covered() -> None:
     assert found and all(state.action == {"action": -1.5} for state in found)
 
 
-def test_a_trained_object_is_judged_by_the_policy_inside() -> None:
+def test_a_trained_object_is_judged_by_the_policy_inside_and_a_wrapper_as_it_acts() -> None:
     policy = Policy(MLPSACModel(1, 1, hidden_sizes=(4, 4)).actor, Spaces(1, (-1.0,), (1.0,)))
 
-    class Managed(Proportional):
+    class Biased(Proportional):
+        """Acts by itself, whatever it keeps."""
+
         def __init__(self) -> None:
             super().__init__(0.3)
             self.policy = policy
 
+    class Managed(Biased):
+        acts_by_its_policy = True
+
     assert policy_inside(Managed()) is policy
     assert Subject("p", policy_inside(Managed()), 1).can_draw
-    plain = Proportional(0.3)
-    assert policy_inside(plain) is plain
+    for wrapper in (Biased(), Proportional(0.3)):
+        assert policy_inside(wrapper) is wrapper
+    assert ManagedAlgorithm.acts_by_its_policy

@@ -41,6 +41,8 @@ class ManagedAlgorithm(LearnsLive):
     """
 
     algo: ClassVar[str]
+    acts_by_its_policy: ClassVar[bool] = True
+    """`judge` may ask `policy` in its place"""
 
     def __init__(
         self,

@@ -119,7 +119,12 @@ def named_subjects(policies: Policies, log: JudgedLog) -> list[Subject]:
 
 
 def policy_inside(policy: Predicts) -> Predicts:
-    """What a trained `IQL` acts with: unlike the object around it, it can say how its actions are drawn."""
+    """What a trained `IQL` acts with: unlike the object around it, it can say how its actions are drawn.
+
+    Only of objects that say so: what else has a `policy` may change its actions, and is judged as it acts.
+    """
+    if not getattr(type(policy), "acts_by_its_policy", False):
+        return policy
     inside = getattr(policy, "policy", None)
     return inside if isinstance(inside, Policy) else policy
 
