@@ -94,15 +94,19 @@ def judge_gaps(options: argparse.Namespace, seed: int) -> None:
     write_json_atomic(options.out / f"gaps{options.suffix}-s{seed}.json", told.to_dict())
 
 
+def ranked(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """From the one to take first, as the judge orders them."""
+    return sorted(told["policies"], key=lambda each: (each["verdict"] == "refused", -each["score"]))
+
+
 def row(name: str, told: dict[str, Any], method: str) -> dict[str, Any]:
     """The measures of one method on one data set and seed."""
     found: dict[str, Any]
     for policy in told["policies"]:  # the headline's interval is not that of a single method
         policy["estimates"]["headline"] = {key: policy[key] for key in ("value", "low", "high")}
     if method == "order":
-        ranked = sorted(told["policies"], key=lambda each: (each["verdict"] != "refused", each["score"]))
-        truth = np.array([policy["truth"]["value"] for policy in ranked])
-        found = measures(np.arange(len(ranked), dtype=float), truth)
+        truth = np.array([policy["truth"]["value"] for policy in ranked(told)])
+        found = measures(-np.arange(len(truth), dtype=float), truth)
         del found["error"]  # of places, not of values
         return {"data": name, "method": method, **found}
     policies = [policy for policy in told["policies"] if method in policy["estimates"]]
@@ -131,7 +135,7 @@ def verdicts(name: str, told: dict[str, Any]) -> dict[str, Any]:
         gain = policy["truth"]["value"] - behaviour
         wrong += (policy["verdict"] == "better" and gain < 0) or (policy["verdict"] == "worse" and gain > 0)
         planted_better += policy["name"] in PLANTED and policy["verdict"] == "better"
-    first = min(told["policies"], key=lambda policy: (policy["verdict"] == "refused", -policy["score"]))
+    first = ranked(told)[0]
     truth = [policy["truth"]["value"] for policy in told["policies"]]
     told_counts = " / ".join(str(count) for count in counts.values())
     return {

@@ -102,13 +102,12 @@ def read_data(source: str, fields: dict[str, Any], policies: list[Path]) -> Tran
 
 def data_of_runs(paths: list[Path]) -> str:
     """The log that all of these runs were trained on."""
-    from rl_training.core.checkpoints import read_header
     from rl_training.core.errors import UserError
 
     found: dict[str, Path] = {}
     for path in paths:
         # Only a run directory is the user's own: a path that another file names is not followed.
-        settings = read_header(path).get("config", {}).get("algo_kwargs", {}) if path.is_dir() else {}
+        settings = settings_of_run(path) if path.is_dir() else {}
         name = settings.get("dataset_path") or settings.get("dataset_id")
         if name is None:
             raise UserError(f"--data is needed: {path} does not say by which log it can be judged")
@@ -122,23 +121,26 @@ def data_of_runs(paths: list[Path]) -> str:
 def columns_of_run(path: Path) -> dict[str, Any]:
     """How a run or checkpoint read its own table; nothing for other data and for exported policies."""
     from rl_training.cli.column_options import TABLE_FIELDS
-    from rl_training.core.checkpoints import read_header
-    from rl_training.policies.loading import is_policy_file
 
-    if is_policy_file(path):
-        return {}
-    settings = read_header(path).get("config", {}).get("algo_kwargs", {})
+    settings = settings_of_run(path)
     given = {name: settings[name] for name in TABLE_FIELDS if settings.get(name) is not None}
     return given if any(given.get("columns", {}).values()) else {}
 
 
 def trained_by_time(paths: list[Path]) -> bool:
     """Whether a run or checkpoint discounted steps by their duration: it is then judged so too."""
+    return any(settings_of_run(path).get("discount_by_time") for path in paths)
+
+
+def settings_of_run(path: Path) -> dict[str, Any]:
+    """What a run or checkpoint was trained with; exported policies do not say."""
     from rl_training.core.checkpoints import read_header
     from rl_training.policies.loading import is_policy_file
 
-    headers = [read_header(path) for path in paths if not is_policy_file(path)]
-    return any(each.get("config", {}).get("algo_kwargs", {}).get("discount_by_time") for each in headers)
+    if is_policy_file(path):
+        return {}
+    settings: dict[str, Any] = read_header(path).get("config", {}).get("algo_kwargs", {})
+    return settings
 
 
 def unique_names(paths: list[Path]) -> dict[str, Path]:
