@@ -122,6 +122,16 @@ def test_resume_drops_the_rows_that_will_be_repeated(tmp_path: Path) -> None:
     assert rows == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5, 5.5), (6, 6.5), (7, 7.5), (8, 8.5)]
 
 
+def test_files_of_one_moment_and_of_a_clock_set_back_follow_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for now in (1_794_994_373_036, 1_794_994_373_036, 1_794_994_000_000):
+        monkeypatch.setattr("time.time_ns", lambda now=now: now * 1_000_000)
+        log_steps(tmp_path, range(1, 3))
+    names = sorted(path.name for path in tmp_path.glob("events.*"))
+    assert names == [f"events.out.tfevents.{1_794_994_373_036 + more}" for more in range(3)]
+
+
 @pytest.mark.parametrize("resume_from_step", [None, 3])
 def test_half_written_last_line_is_forgotten(tmp_path: Path, resume_from_step: int | None) -> None:
     log_steps(tmp_path, range(1, 4))

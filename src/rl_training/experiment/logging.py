@@ -110,7 +110,7 @@ class TensorBoardSink:
     """
 
     def __init__(self, run_dir: Path, resume_from_step: int | None) -> None:
-        self._path = run_dir / f"events.out.tfevents.{time.time_ns() // 1_000_000:013d}"
+        self._path = _next_events_file(run_dir)
         self._resume_from_step = resume_from_step
         self._file: BinaryIO | None = None
 
@@ -151,6 +151,14 @@ class TensorBoardSink:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         RecordWriter(file).write(Event(wall_time=time.time(), **content).SerializeToString())
+
+
+def _next_events_file(run_dir: Path) -> Path:
+    """Named by the time, but behind all that are there: TensorBoard reads them in order of name."""
+    stem = "events.out.tfevents"
+    taken = [path.suffix[1:] for path in run_dir.glob(f"{stem}.*")]
+    number = max([time.time_ns() // 1_000_000, *(int(each) + 1 for each in taken if each.isdecimal())])
+    return run_dir / f"{stem}.{number:013d}"
 
 
 def tag_of(kind: Kind, name: str) -> str:
