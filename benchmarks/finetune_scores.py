@@ -35,8 +35,9 @@ from rl_training.experiment.training import train
 from rl_training.experiment.workflows import resume_training
 
 Settings = Mapping[str, object]
-FROM_SCRATCH = ("sac", "redq", "rlpd")
+FROM_SCRATCH = ("sac", "redq", "rlpd", "redq-5", "rlpd-5")
 """Cases without an offline phase."""
+WITHOUT_DATA = ("sac", "redq", "redq-5")
 SHOWN = ("online_return_before", "online_return_lowest", "online_return_last", "online_return_mean")
 
 
@@ -61,6 +62,9 @@ APPEND = {"algo_kwargs.offline_data": "append"}
 RANDOM_LOG = {"algo_kwargs.dataset_kind": "random", "algo_kwargs.dataset_size": 10000}
 # The random start has to fit into the 20,000 steps.
 EARLY = {"algo_kwargs.learning_starts": 5000}
+REDQ = {"algo_kwargs.target_entropy": -1.5}
+# A quarter of the time: 5 instead of 20 updates per step, one of them the policy's, as before.
+FIVE_UPDATES = {"algo_kwargs.gradient_updates_per_step": 5, "algo_kwargs.policy_delay": 5}
 
 PENDULUM = Task(
     *(-1223.91, -141.46),
@@ -82,13 +86,14 @@ HOPPER = Task(
     eval_interval=2000,
     seeds=(0, 1),
     cases={
-        **{algo: (f"{algo}/finetune", {}) for algo in ("td3_bc", "iql", "awac")},
+        **{algo: (f"{algo}/finetune", {}) for algo in ("td3_bc", "iql", "awac", "cal_ql", "cql")},
+        "rebrac": ("rebrac/finetune", {"algo_kwargs.actor_bc_coef": 0.05, "algo_kwargs.critic_bc_coef": 0.5}),
         "sac": ("sac/hopper", EARLY),
         "rlpd": ("redq/rlpd", {}),
-        "redq": ("redq/hopper", {"algo_kwargs.target_entropy": -1.5}),
-        "cal_ql": ("cal_ql/finetune", {}),
+        "redq": ("redq/hopper", REDQ),
+        "rlpd-5": ("redq/rlpd", FIVE_UPDATES),
+        "redq-5": ("redq/hopper", {**REDQ, **FIVE_UPDATES}),
         "wsrl": ("cal_ql/wsrl", {"algo_kwargs.warmup_steps_online": 2000}),
-        "cql": ("cql/locomotion", {"env_id": "Hopper-v5", **APPEND}),
     },
 )
 TASKS = {"pendulum": PENDULUM, "hopper": HOPPER}
@@ -107,6 +112,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--online", type=int, help="steps in the environment")
     parser.add_argument("--corl", type=Path, help="a checkout of CORL, whose scripts then take part")
     parser.add_argument("--minutes", type=float, help="processor time of this call; the next one goes on")
+    parser.add_argument("--table", action="store_true", help="show what is there and train nothing")
     parser.add_argument("--output-dir", type=Path, default=Path("benchmarks/results/finetune_scores"))
     options = parser.parse_args()
     if options.task == "hopper" and options.data is None:
@@ -142,7 +148,7 @@ def changes_for(options: argparse.Namespace, task: Task, case: str, seed: int) -
         "algo_kwargs.save_best": "false",
         **task.cases[case][1],
     }
-    if options.data is not None and case not in ("sac", "redq"):
+    if options.data is not None and case not in WITHOUT_DATA:
         changes |= {"algo_kwargs.dataset_kind": "hdf5", "algo_kwargs.dataset_path": options.data}
         changes |= {"algo_kwargs.dataset_id": "null"}
     return changes
@@ -221,7 +227,7 @@ def main() -> int:
         (case, seed)
         for case in cases_of(options, task)
         for seed in seeds
-        if not file_of(options, case, seed).is_file()
+        if not options.table and not file_of(options, case, seed).is_file()
     ]
     # A run that was told to stop, or whose budget is used up, ends the call.
     finished = all(finish(options, task, case, seed) for case, seed in missing)

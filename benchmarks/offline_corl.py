@@ -1,17 +1,17 @@
 """Scores of CORL's own scripts, as they are, on the files and with the protocol of `offline_scores.py`.
 
     python benchmarks/offline_corl.py --corl CORL --data DIR/hopper-medium-replay-v0.hdf5 \
-        --reference=17.92,4088.71 --algo td3_bc:50000 --algo iql:50000 --algo rebrac:50000 --seeds 0 1
+        --reference=17.92,4088.71 --algo corl-td3_bc:50000 --algo corl-iql:50000 --algo corl-rebrac:50000
 
 CORL is a checkout of github.com/corl-team/CORL; settings are those of its `configs/offline` for D4RL's data
 of the file's name. `finetune_corl.py` says what the scripts find under the names gym, d4rl, pyrallis, wandb
-and tqdm. `rebrac` needs jax, flax, optax, chex and distrax. Finished runs are found again.
+and tqdm. `corl-iql-as-ours` has the two settings in which ours differs from its file. `corl-rebrac` needs
+jax, flax, optax, chex and distrax. Finished runs are found again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import runpy
 import sys
 import time
@@ -28,6 +28,8 @@ import torch
 import yaml
 from finetune_corl import OldEnv, TransformObservation, rows_of, stand_in
 
+AS_OURS: dict[str, dict[str, Any]] = {"iql": {"tau": 0.005, "iql_deterministic": False}}
+"""The defaults of its script, which are those of our config too."""
 EPOCH = 1000
 """Updates that ReBRAC's script makes between its logs."""
 
@@ -87,8 +89,12 @@ def run_settings(algo: str, updates: int, seed: int) -> dict[str, Any]:
     }
 
 
-def trained(options: argparse.Namespace, env_id: str, algo: str, updates: int, seed: int) -> dict[str, Any]:
+def trained(
+    options: argparse.Namespace, env_id: str, name: str, updates: int, seed: int
+) -> offline_scores.Result:
     """Run a script from its first line to its last; the file and the seed stand for everything else."""
+    torch.set_num_threads(1)
+    begun, algo = time.process_time(), name.removeprefix("corl-").removesuffix("-as-ours")
     returns: list[float] = []
     prepare(options.data, env_id, returns)
     if algo == "rebrac":
@@ -99,6 +105,7 @@ def trained(options: argparse.Namespace, env_id: str, algo: str, updates: int, s
     config_class = script["Config" if algo == "rebrac" else "TrainConfig"]
     types = {field.name: field.type for field in fields(config_class)}
     settings = published(options.corl, algo, options.data) | run_settings(algo, updates, seed)
+    settings |= AS_OURS[algo] if name.endswith("-as-ours") else {}
     # some rates of its files (3e-4, no point) are text to a YAML reader
     chosen = {
         name: float(value) if types[name] is float else value
@@ -106,28 +113,13 @@ def trained(options: argparse.Namespace, env_id: str, algo: str, updates: int, s
         if name in types
     }
     with redirect_stdout(sys.stderr):
-        script["main" if algo == "rebrac" else "train"](config_class(**chosen))
-    return {"eval_return_mean": returns[-1], "eval_returns": returns, "gradient_steps": updates}
-
-
-def result_of(options: argparse.Namespace, env_id: str, algo: str, updates: int, seed: int) -> dict[str, Any]:
-    """Train one run, or read what an earlier call has left."""
-    file = options.output_dir / f"{options.data.stem}-corl-{algo}-{updates}-s{seed}.json"
-    if file.is_file():
-        result: dict[str, Any] = json.loads(file.read_text())
-        return result
-    torch.set_num_threads(1)
-    start = time.process_time()
-    result = trained(options, env_id, algo, updates, seed)
-    result["processor_seconds"] = time.process_time() - start
-    low, high = offline_scores.reference(options)
-    result["eval_normalized_score"] = 100.0 * (result["eval_return_mean"] - low) / (high - low)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(result))
-    return result
+        # ReBRAC's was called "main" once
+        script.get("main", script.get("train"))(config_class(**chosen))
+    ended = {"eval_return_mean": returns[-1], "eval_returns": returns, "gradient_steps": updates}
+    return ended | {"processor_seconds": time.process_time() - begun}
 
 
 if __name__ == "__main__":
     parser = offline_scores.parser(__doc__)
     parser.add_argument("--corl", type=Path, required=True, help="checkout of CORL")
-    offline_scores.print_table(parser.parse_args(), result_of)
+    offline_scores.print_table(parser.parse_args(), trained)

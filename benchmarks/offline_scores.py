@@ -7,7 +7,8 @@
 One run per preset and seed. A run that was killed goes on from its checkpoint when the command is repeated,
 finished ones are found again, and several commands can share an output directory. The table gives the last
 evaluation (10 episodes of the deterministic policy, raw rewards) as mean and standard deviation over seeds,
-normalised by the two reference returns. `--minutes` stops a run after that much processor time.
+normalised by the two reference returns. `--minutes` stops a run after that much processor time; `--table`
+trains nothing and shows what is there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -25,12 +26,14 @@ import h5py
 from rl_training.core.checkpoints import newest_checkpoint
 from rl_training.core.train_config import TrainConfig
 from rl_training.experiment.config import load_config
+from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.training import train
 from rl_training.experiment.workflows import resume_training
 from rl_training.runtime.callbacks.base import Callback
 from rl_training.runtime.run import Run
 
-ResultOf = Callable[[argparse.Namespace, str, str, int, int], Mapping[str, Any]]
+Result = dict[str, Any]
+Train = Callable[[argparse.Namespace, str, str, int, int], Result]
 """Options, environment, name of what is trained, updates, seed -> what one run ended with."""
 
 
@@ -74,6 +77,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--reference", required=True, help="returns of score 0 and 100: RANDOM,EXPERT")
     made.add_argument("--algo", action="append", required=True, help="NAME:UPDATES, may be repeated")
     made.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    made.add_argument("--table", action="store_true", help="show what is there and train nothing")
     made.add_argument("--output-dir", type=Path, default=Path("benchmarks/results/offline_scores"))
     return made
 
@@ -91,15 +95,14 @@ def reference(options: argparse.Namespace) -> tuple[float, float]:
     return low, high
 
 
-def result_of(
-    options: argparse.Namespace, env_id: str, preset: str, updates: int, seed: int
-) -> dict[str, float]:
-    """Train one run, or read what an earlier call has left."""
-    file = options.output_dir / f"{options.data.stem}-{preset.replace('/', '-')}-{updates}-s{seed}.json"
-    if file.is_file():
-        result: dict[str, float] = json.loads(file.read_text())
-        return result
-    place = options.output_dir / "runs" / file.stem
+def file_of(options: argparse.Namespace, name: str, updates: int, seed: int) -> Path:
+    """Where the result of one run is kept."""
+    return Path(options.output_dir, f"{options.data.stem}-{name.replace('/', '-')}-{updates}-s{seed}.json")
+
+
+def trained(options: argparse.Namespace, env_id: str, preset: str, updates: int, seed: int) -> Result:
+    """Train one run to its end, from the beginning or from the checkpoint that an earlier call has left."""
+    place = options.output_dir / "runs" / file_of(options, preset, updates, seed).stem
     started = next((run for run in sorted(place.glob("*")) if newest_checkpoint(run)), None)
     budget = WholeBudget(options.minutes)
     if started is None:
@@ -108,10 +111,11 @@ def result_of(
         run = resume_training(started, callbacks=[budget])
     if run.metrics["signal"] is not None:
         raise SystemExit(f"{preset} seed {seed} was stopped after {run.metrics['gradient_steps']} updates")
-    names = ("eval_return_mean", "eval_normalized_score", "gradient_steps")
-    result = {name: run.metrics[name] for name in names} | {"processor_seconds": budget.spent()}
-    file.write_text(json.dumps(result))
-    return result
+    curve = [
+        (row["step"], row["eval_return_mean"]) for row in read_metrics(run.run_dir) if row["kind"] == "eval"
+    ]
+    result = {name: run.metrics[name] for name in ("eval_return_mean", "gradient_steps")}
+    return result | {"curve": curve, "processor_seconds": budget.spent()}
 
 
 def config_of(
@@ -139,17 +143,35 @@ def config_of(
     return load_config(name, [f"{key}={value}" for key, value in changes.items()] + options.set)
 
 
-def print_table(options: argparse.Namespace, result_of: ResultOf) -> None:
+def results_of(options: argparse.Namespace, name: str, updates: int, train_one: Train) -> list[Result]:
+    """What the runs of all seeds ended with; those that an earlier call has finished are read."""
     with h5py.File(options.data) as file:
         env_id = options.env_id or str(file.attrs["env_id"])
+    results = []
+    for seed in options.seeds:
+        kept = file_of(options, name, updates, seed)
+        if not kept.is_file() and not options.table:
+            result = train_one(options, env_id, name, updates, seed)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(result))
+        if kept.is_file():
+            results.append(json.loads(kept.read_text()))
+    return results
+
+
+def print_table(options: argparse.Namespace, train_one: Train) -> None:
+    low, high = reference(options)
     print("| data | algorithm | updates | seeds | return | score | processor minutes per run |")
     print("|---|---|---|---|---|---|---|")
     for each in options.algo:
         name, _, updates = each.partition(":")
-        results = [result_of(options, env_id, name, int(updates), seed) for seed in options.seeds]
-        returns, scores = ([r[key] for r in results] for key in ("eval_return_mean", "eval_normalized_score"))
-        made = "/".join(str(int(r["gradient_steps"])) for r in results)
-        minutes = fmean(r["processor_seconds"] for r in results) / 60
+        results = results_of(options, name, int(updates), train_one)
+        if not results:
+            continue
+        returns = [result["eval_return_mean"] for result in results]
+        scores = [100.0 * (value - low) / (high - low) for value in returns]
+        made = "/".join(str(int(result["gradient_steps"])) for result in results)
+        minutes = fmean(result["processor_seconds"] for result in results) / 60
         print(
             f"| {options.data.stem} | {name} | {made} | {len(results)} | {fmean(returns):.0f} ± "
             f"{pstdev(returns):.0f} | {fmean(scores):.1f} ± {pstdev(scores):.1f} | {minutes:.1f} |",
@@ -158,4 +180,4 @@ def print_table(options: argparse.Namespace, result_of: ResultOf) -> None:
 
 
 if __name__ == "__main__":
-    print_table(arguments(), result_of)
+    print_table(arguments(), trained)
