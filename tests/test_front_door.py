@@ -16,6 +16,7 @@ from rl_training.core.checkpoints import load_run_state, save_checkpoint
 from rl_training.core.errors import ConfigError, EnvironmentProblem, UserError
 from rl_training.experiment.logging import read_metrics
 from rl_training.experiment.workflows import evaluate_checkpoint, resume_training
+from rl_training.runtime.run import TrainResult
 
 QUICK: dict[str, Any] = {
     "hidden_sizes": [8, 8],
@@ -258,3 +259,17 @@ def test_numbers_of_callbacks_evaluators_and_trackers_arrive(tmp_path: Path) -> 
     assert tracker.closed and (20, "eval") in tracker.rows and (10, "train") in tracker.rows
     agent.learn(total_timesteps=30, trackers=[tracker], quiet=True)  # type: ignore[list-item]
     assert (30, "eval") in tracker.rows
+
+
+def test_a_result_is_shown_a_fact_a_line() -> None:
+    member = TrainResult(Path("runs/b"), None, {})
+    metrics = {"eval_return_mean": -150.1234567, "signal": None, "global_step": 20}
+    shown = repr(TrainResult(Path("runs/a"), Path("runs/a/step_20.safetensors"), metrics, (member,)))
+    assert shown.splitlines() == [
+        "TrainResult",
+        "  run_dir: runs/a",
+        "  checkpoint_path: runs/a/step_20.safetensors",
+        "  eval_return_mean: -150.123",
+        "  global_step: 20",
+        "  member: runs/b",
+    ]

@@ -32,7 +32,7 @@ Evaluator = Callable[["Run"], Mapping[str, float | None]]
 """Numbers about a run's present policy, asked for whenever the run is evaluated."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainResult:
     """What a finished run leaves: its directory, its last checkpoint and its final numbers.
 
@@ -44,6 +44,17 @@ class TrainResult:
     checkpoint_path: Path | None
     metrics: State
     members: tuple[TrainResult, ...] = ()
+
+    def __repr__(self) -> str:
+        """A line for each thing that is known: a notebook shows a result so."""
+        facts = {"run_dir": self.run_dir, "checkpoint_path": self.checkpoint_path, **self.metrics}
+        told = [
+            f"  {name}: {f'{value:.6g}' if isinstance(value, float) else value}"
+            for name, value in facts.items()
+            if value is not None
+        ]
+        told += [f"  member: {member.run_dir}" for member in self.members]
+        return "\n".join([type(self).__name__, *told])
 
 
 @dataclass(frozen=True)
