@@ -13,7 +13,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c c
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz test-browser check lint format docs wheel smoke clean
+.PHONY: help demo test test-fast fuzz test-browser check lint format docs wheel smoke clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -24,11 +24,14 @@ demo: $(CORE) ## a log, a policy learned from it, a verdict, the truth, and one 
 test: check ## static checks, then all tests
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
 
+test-fast: $(DEV) ## all but the slow tests, in about a minute: while you work
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not slow"
+
 fuzz: $(DEV) ## damaged and hostile files of every kind; FUZZ_INPUTS=3000 for a long run
 	$(BIN)/python tools/fuzz $(FUZZ_INPUTS)
 
 test-browser: $(DEV) ## open a generated report in headless Chromium (installed on Debian if missing)
-	PYTHONPATH=src:tests $(BIN)/python tests/browser/check_report.py
+	PYTHONPATH=src:tests/support $(BIN)/python tests/browser/check_report.py
 
 check: lint ## ruff, formatting and strict types, without the tests
 	$(BIN)/mypy

@@ -16,7 +16,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
-from rl_training.core.algorithms import ALGORITHMS
+from rl_training.core.registry import ALGORITHMS
 from rl_training.experiment.config import ConfigModel, FieldRow, TrainConfig, describe_fields
 
 MARKER = re.compile(r"<!-- settings: (\w+) -->")

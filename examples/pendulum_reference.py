@@ -3,7 +3,7 @@
 import argparse
 
 import rl_training
-from rl_training.core.algorithms import algorithm_classes
+from rl_training.core.registry import algorithm_classes
 
 
 def main(algo: str | None = None) -> None:

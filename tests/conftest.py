@@ -16,21 +16,28 @@ def one_torch_thread() -> None:
         torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two thirds of a tiny run's time is its learning curve: drawn only for tests marked `pictures`."""
+    training = sys.modules.get("rl_training.runs.train")
+    if training is not None and request.node.get_closest_marker("pictures") is None:
+        monkeypatch.setattr(training, "plot_learning_curve", lambda run_dir: None)
+
+
 @pytest.fixture
 def fake_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake algorithms are registered for one test; the lists forget them afterwards.
 
-    Nothing is drawn and no installed plug-in is looked for: each takes longer than the rest of such a run.
+    No installed plug-in is looked for: that takes longer than the rest of such a run.
     """
     from fake_algorithm import BESIDE, OFFLINE, ONLINE, Level
     from rl_training.algorithms import register_algorithm
-    from rl_training.core.algorithms import ALGORITHMS
-    from rl_training.policies.packing import ACTORS, register_actor
+    from rl_training.core.registry import ALGORITHMS
+    from rl_training.policies.policy import ACTORS, register_actor
 
     for registry in (ALGORITHMS, ACTORS):
         for entries in ("_parts", "_packages"):
             monkeypatch.setattr(registry, entries, dict(getattr(registry, entries)))
-    monkeypatch.setattr("rl_training.experiment.execution.plot_learning_curve", lambda run_dir: None)
     monkeypatch.setattr("rl_training.core.registry.entry_points", lambda group: ())
     register_actor(Level)
     for recipe in (OFFLINE, ONLINE, BESIDE):

@@ -29,7 +29,7 @@ TINY_RUN = (
 )
 
 
-WRITE_LOG = "from rl_training.experiment.demo_plant import write_log; write_log('log.csv', runs=3, seed=0)"
+WRITE_LOG = "from rl_training.demo.plant import write_log; write_log('log.csv', runs=3, seed=0)"
 
 
 class Failed(Exception):

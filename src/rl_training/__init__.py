@@ -5,23 +5,27 @@ The names below are imported when they are first used, so that `import rl_traini
 
 import os
 
-from rl_training.core.algorithms import algorithm_classes, builtin_algorithms
-from rl_training.core.lazy import lazy_exports
+from rl_training.builtin import ALGORITHMS
+from rl_training.core.registry import algorithm_classes, lazy_exports
 from rl_training.core.version import VERSION as __version__
 
 if os.environ.get("RL_TRAINING_AMD_MKL") == "1":  # must happen before torch is imported
-    from rl_training.core.amd_mkl import enable
+    from rl_training.core.machine import enable
 
     enable()
 
-SOURCES = {facts.class_name: "rl_training.api.algorithms" for facts in builtin_algorithms().values()}
+SOURCES = {facts.class_name: "rl_training.api.algorithms" for facts in ALGORITHMS}
 SOURCES |= {
-    "Callback": "rl_training.runtime.callbacks.base",
-    "TrainConfig": "rl_training.core.train_config",
+    "Callback": "rl_training.runtime.callbacks",
+    "TrainConfig": "rl_training.config.run",
     "TransitionDataset": "rl_training.data.offline_dataset",
-    "judge": "rl_training.judging",
+    "judge": "rl_training.runs.saved",
     "load_policy": "rl_training.policies.loading",
-    "register_algorithm": "rl_training.algorithms.recipe",
+    "open_run": "rl_training.runs.saved",
+    "read_log": "rl_training.data.read",
+    "register_algorithm": "rl_training.api.algorithms",
+    "Field": "rl_training.data.fields",
+    "register_field": "rl_training.data.fields",
     "register_format": "rl_training.data.formats",
     "register_network": "rl_training.models.networks",
 }

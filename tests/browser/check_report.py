@@ -22,7 +22,7 @@ from fake_runs import fake_run, fake_study
 from judging_problems import Proportional, lqr_log
 from rl_training.judging import judge
 from rl_training.report.judge_page import write_judge_page
-from rl_training.report.report import write_report
+from rl_training.report.pages import write_report
 
 WINDOWS = {"desktop": (1280, 900), "phone": (390, 844)}
 ATTACK = "<script>document.title='attacked'</script><img src=http://127.0.0.1:9/x onerror=console.error(1)>"

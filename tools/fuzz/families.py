@@ -12,17 +12,18 @@ from typing import Any
 import h5py
 import opening
 from damage import damaged_bytes, damaged_json, damaged_text, damaged_tree, odd_configs
+from hostile_runs import HostileRuns
+from many_files import LinkTraps, many_files
 from opening import Check
 from planted import FileTraps
 from planted_data import DataTraps
 from samples import FORMATS, Samples, files_below
 from watch import Case
 
-from rl_training.config.yaml_text import dump_yaml, parse_yaml
-from rl_training.core.algorithms import ALGORITHMS
+from rl_training.config.run import TrainConfig, list_packaged_configs
+from rl_training.config.yaml import dump_yaml, parse_yaml
 from rl_training.core.checkpoints import load_checkpoint, save_checkpoint
-from rl_training.core.config_files import list_packaged_configs
-from rl_training.core.train_config import TrainConfig
+from rl_training.core.registry import ALGORITHMS
 
 Make = Callable[[int], Case]
 TEXTS = (".csv", ".jsonl")
@@ -44,7 +45,11 @@ class Families:
             for name, content in files_below(samples.run).items()
             if not name.endswith((".png", "best.safetensors")) and "tfevents" not in name
         }
-        self.planted = [*FileTraps(samples).found, *DataTraps(samples).found]
+        self.planted = [
+            *FileTraps(samples).found,
+            *DataTraps(samples).found,
+            *LinkTraps(samples).found,
+        ]
         self.policy_file = samples.policies[0]
         for kind in FORMATS:  # what is good must be accepted, or damage to it would say nothing
             opening.inspect(kind)(samples.root / kind)
@@ -57,6 +62,8 @@ class Families:
             "policies": self.policy,
             "run directories": self.run_directory,
             "observations": self.observation,
+            "many files": many_files,
+            "run settings": HostileRuns(self.samples).case,
             **{
                 f"data {kind}": lambda number, rng, kind=kind: self.data(kind, number, rng)
                 for kind in FORMATS

@@ -11,23 +11,29 @@ import numpy as np
 from samples import MINARI_ID
 
 from rl_training.cli import main
-from rl_training.cli.crash import BUG
-from rl_training.core.config_files import load_config
+from rl_training.cli.app import BUG
+from rl_training.config.run import load_config
 from rl_training.core.errors import UserError
-from rl_training.data.convert import Place, read_place, source_place, target_place, write_place
-from rl_training.data.inspection import inspect_log
-from rl_training.experiment import execution
-from rl_training.experiment.exporting import export_checkpoint
-from rl_training.experiment.finetuning import finetune_checkpoint
-from rl_training.experiment.workflows import evaluate_checkpoint, resume_training
-from rl_training.policies.predict_files import open_policy, predict_file
+from rl_training.data import TransitionDataset
+from rl_training.data.convert import (
+    DatasetLocation,
+    read_location,
+    source_location,
+    target_location,
+    write_location,
+)
+from rl_training.data.inspect import inspect_log
+from rl_training.policies.files import predict_file
+from rl_training.policies.loading import load_policy
 from rl_training.report.compare import compare_runs
-from rl_training.report.report import write_report
-from rl_training.report.run_reader import find_runs
-from rl_training.sweeps.plan import plan_sweep
+from rl_training.report.pages import write_report
+from rl_training.report.study import find_runs
+from rl_training.runs import train as execution
+from rl_training.runs.export import export_checkpoint
+from rl_training.runs.resume import evaluate_checkpoint, finetune_checkpoint, resume_training
+from rl_training.sweeps.plan import load_sweep_config, plan_sweep
 from rl_training.sweeps.status import final_metrics, refuse_foreign, run_status
-from rl_training.sweeps.sweep_config import load_sweep_config
-from rl_training.sweeps.tune_config import load_tune_config
+from rl_training.sweeps.tune import load_tune_config
 
 Check = Callable[[Path], object]
 """Opens what lies in a folder."""
@@ -66,33 +72,33 @@ def tune(folder: Path) -> None:
     load_tune_config(folder / "config.yaml")
 
 
-def place_of(folder: Path, kind: str) -> Place:
+def place_of(folder: Path, kind: str) -> DatasetLocation:
     if kind == "minari":
-        return Place(kind, folder, MINARI_ID)
+        return DatasetLocation(kind, folder, MINARI_ID)
     if kind == "lerobot":
-        return source_place(str(folder))
+        return source_location(str(folder))
     (file,) = folder.glob("*.*")
-    return source_place(str(file))
+    return source_location(str(file))
 
 
 def inspect(kind: str) -> Check:
-    return lambda folder: inspect_log(read_place(place_of(folder, kind), lenient=True), None)
+    return lambda folder: inspect_log(read_location(place_of(folder, kind), lenient=True), None)
 
 
 def use(kind: str) -> Check:
     """As training reads it, and written again."""
 
     def check(folder: Path) -> None:
-        log = read_place(place_of(folder, kind), exact=True)
-        log.to_dataset()
-        write_place(log, target_place(str(folder / "converted.npz")))
+        log = read_location(place_of(folder, kind), exact=True)
+        TransitionDataset.from_log(log)
+        write_location(log, target_location(str(folder / "converted.npz")))
 
     return check
 
 
 def predict(name: str) -> Check:
     def check(folder: Path) -> None:
-        policy = open_policy(folder / name)
+        policy = load_policy(folder / name)
         found = policy.predict(np.zeros((2, policy.spaces.obs_dim), np.float32))
         assert np.isfinite(found).all(), "an action is NaN"
 
@@ -100,11 +106,15 @@ def predict(name: str) -> Check:
 
 
 def predict_for(policy: Path, name: str) -> Check:
-    return lambda folder: predict_file(open_policy(policy), folder / name, folder / "actions.csv")
+    return lambda folder: predict_file(load_policy(policy), folder / name, folder / "actions.csv")
 
 
 def resume(folder: Path) -> None:
     resume_training(_checkpoint(folder), total_timesteps=12, output_dir=folder / "resumed", quiet=True)
+
+
+def resume_in_place(folder: Path) -> None:
+    resume_training(folder, total_timesteps=12, quiet=True)
 
 
 def finetune(folder: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import opening
 from damage import CANARY
+from hostile_runs import CHECKS, FOLLOWS
 from opening import Check
 from samples import files_below
 from trap import HUGE, NAMED, Traps
@@ -30,14 +31,14 @@ class FileTraps(Traps):
         self.runs()
 
     def configs(self) -> None:
-        bomb = "a0: &a0 [1, 1]\n" + "".join(
+        bomb = "algo: sac\na0: &a0 [1, 1]\n" + "".join(
             f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
         )
         huge = "algo: sac\nenv_id: Pendulum-v1\ntotal_timesteps: 1\nalgo_kwargs: {batch_size: 100000000000}"
         tag = "algo: !!python/object/apply:os.system ['true']"
         for name, text in (
             ("alias bomb", bomb),
-            ("nesting", "[" * 10_000),
+            ("nesting", "algo: " + "[" * 10_000),
             ("huge batch", huge),
             ("tag", tag),
         ):
@@ -69,6 +70,16 @@ class FileTraps(Traps):
                 "importing wrapper",
                 lambda s: s["config"].update(wrappers=[f"{CANARY}:wrap"]),
                 (opening.evaluate, opening.resume),
+            ),
+            (
+                "path among keywords",
+                lambda s: s["config"].update(env_id=FOLLOWS, env_kwargs={"model": "../outside/secret.csv"}),
+                CHECKS,
+            ),
+            (
+                "a window",
+                lambda s: s["config"].update(env_id=FOLLOWS, env_kwargs={"render_mode": "human"}),
+                CHECKS,
             ),
             (
                 "path of data",
@@ -197,7 +208,7 @@ def _data_from(state: dict[str, Any], **fields: str) -> None:
 
 
 def _resume_anywhere(folder: Path) -> None:
-    from rl_training.experiment.workflows import resume_training
+    from rl_training.runs.resume import resume_training
 
     resume_training(folder / "c.safetensors", total_timesteps=12, quiet=True)
 

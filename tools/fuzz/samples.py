@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from rl_training.config.run import parse_config
 from rl_training.core.checkpoints import newest_checkpoint
 from rl_training.core.spaces import Spaces
-from rl_training.core.train_config import parse_config
-from rl_training.data.convert import Place, write_place
-from rl_training.data.data_info import DataInfo, ReferenceReturns
-from rl_training.data.episode_log import EpisodeLog
-from rl_training.experiment.exporting import export_checkpoint
-from rl_training.experiment.training import train
+from rl_training.data.convert import DatasetLocation, write_location
+from rl_training.data.info import DataInfo, ReferenceReturns
+from rl_training.data.log import EpisodeLog
+from rl_training.runs.export import export_checkpoint
+from rl_training.runs.train import train
 
 MINARI_ID = "toy/log-v0"
 WRITTEN = ("hdf5", "npz", "parquet", "feather", "csv")
@@ -98,11 +98,11 @@ def toy_log() -> EpisodeLog:
 
 
 def make_written(folder: Path, kind: str) -> None:
-    write_place(toy_log(), Place(kind, folder / f"log.{kind}"))
+    write_location(toy_log(), DatasetLocation(kind, folder / f"log.{kind}"))
 
 
 def make_minari(folder: Path, kind: str) -> None:
-    write_place(toy_log(), Place(kind, folder, MINARI_ID))
+    write_location(toy_log(), DatasetLocation(kind, folder, MINARI_ID))
 
 
 def make_jsonl(folder: Path, kind: str) -> None:

@@ -1,14 +1,13 @@
 """Learners and their loss helpers. Names are loaded on first use."""
 
-from rl_training.core.algorithms import builtin_algorithms
-from rl_training.core.lazy import lazy_exports
+from rl_training.core.registry import builtin_algorithms, lazy_exports
 
 SOURCES = {
     "Recipe": "rl_training.algorithms.recipe",
-    "UpdateResult": "rl_training.algorithms.results",
+    "UpdateResult": "rl_training.algorithms.learner",
     "register_algorithm": "rl_training.algorithms.recipe",
-    "stack_learners": "rl_training.algorithms.stacking",
-    "unstack_learners": "rl_training.algorithms.stacking",
+    "stack_learners": "rl_training.algorithms.stack",
+    "unstack_learners": "rl_training.algorithms.stack",
 }
 for _each in builtin_algorithms().values():
     SOURCES |= {

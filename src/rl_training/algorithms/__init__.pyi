@@ -24,6 +24,7 @@ from rl_training.algorithms.fql import fql_loss as fql_loss
 from rl_training.algorithms.iql import IQL as IQL
 from rl_training.algorithms.iql import IQL as IQLAlgorithm
 from rl_training.algorithms.iql import iql_loss as iql_loss
+from rl_training.algorithms.learner import UpdateResult as UpdateResult
 from rl_training.algorithms.rebrac import ReBRAC as ReBRAC
 from rl_training.algorithms.rebrac import ReBRAC as ReBRACAlgorithm
 from rl_training.algorithms.rebrac import rebrac_loss as rebrac_loss
@@ -32,12 +33,11 @@ from rl_training.algorithms.recipe import register_algorithm as register_algorit
 from rl_training.algorithms.redq import REDQ as REDQ
 from rl_training.algorithms.redq import REDQ as REDQAlgorithm
 from rl_training.algorithms.redq import redq_loss as redq_loss
-from rl_training.algorithms.results import UpdateResult as UpdateResult
 from rl_training.algorithms.sac import SAC as SAC
 from rl_training.algorithms.sac import SAC as SACAlgorithm
 from rl_training.algorithms.sac import sac_loss as sac_loss
-from rl_training.algorithms.stacking import stack_learners as stack_learners
-from rl_training.algorithms.stacking import unstack_learners as unstack_learners
+from rl_training.algorithms.stack import stack_learners as stack_learners
+from rl_training.algorithms.stack import unstack_learners as unstack_learners
 from rl_training.algorithms.td3 import TD3 as TD3
 from rl_training.algorithms.td3 import TD3 as TD3Algorithm
 from rl_training.algorithms.td3 import td3_loss as td3_loss

@@ -7,12 +7,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from rl_training.algorithms import advantage_weights
-from rl_training.algorithms.advantage_learner import Distribution, SampledAdvantage, SampledAdvantageConfig
+from rl_training.algorithms import advantage
+from rl_training.algorithms.advantage import Distribution, SampledAdvantage, SampledAdvantageConfig
 from rl_training.algorithms.learner import Noise, NoiseShapes
 from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
-from rl_training.config.data_fields import OfflineFields
+from rl_training.config.data import OfflineFields
 from rl_training.models.models import AWACNetworkConfig, MLPAWACModel
 
 
@@ -63,24 +63,17 @@ class AWAC(SampledAdvantage):
             advantages = advantages.clamp(max=self.config.max_advantage)
         inverse = 1.0 / self.config.temperature
         if self.config.weighting == "softmax":
-            return advantage_weights.softmax_weights(advantages, inverse)
-        return advantage_weights.exp_weights(advantages, inverse, self.config.max_advantage_weight)
+            return advantage.softmax_weights(advantages, inverse)
+        return advantage.exp_weights(advantages, inverse, self.config.max_advantage_weight)
 
 
 def awac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     """From `q1_values q2_values target_q_values behavior_logprobs advantage_weights`."""
-    return advantage_weights.named_losses(inputs)[1]
+    return advantage.named_losses(inputs)[1]
 
 
 class AWACRunConfig(AWACConfig, AWACNetworkConfig, OfflineFields):
     """Every setting of an AWAC run."""
 
 
-RECIPE = Recipe(
-    name="awac",
-    learner=AWAC,
-    model=MLPAWACModel,
-    settings=AWACRunConfig,
-    title="AWAC",
-    papers=("2006.09359",),
-)
+RECIPE = Recipe("awac", AWAC, MLPAWACModel, AWACRunConfig, title="AWAC", papers=("2006.09359",))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
-import torch
 from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import losses
-from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, MetricTensors, Noise, NoiseShapes
 from rl_training.algorithms.recipe import Recipe
-from rl_training.config.data_fields import OfflineFields
+from rl_training.config.data import OfflineFields
 from rl_training.models.actors import DeterministicTanh, GaussianActor
 from rl_training.models.models import BCNetworkConfig, MLPBCModel
 
@@ -29,7 +28,7 @@ class BC(Learner):
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
         return {}
 
-    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+    def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
         loss = self.actor_loss(batch)
         self.minimize("actor", loss)
         return {"actor_loss": loss.detach()}
@@ -55,7 +54,7 @@ def negative_log_likelihood(logprobs: Tensor) -> Tensor:
 
 def bc_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     """From `policy_actions actions`, `(B, A)` each, or `behavior_logprobs` `(B,)` of a stochastic policy."""
-    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
+    named = losses.named_tensors(inputs)
     if "behavior_logprobs" in named:
         return {"actor_loss": negative_log_likelihood(named["behavior_logprobs"])}
     return {"actor_loss": imitation_error(named["policy_actions"], named["actions"])}
@@ -72,11 +71,4 @@ class BCRunConfig(BCNetworkConfig, LearnerConfig, OfflineFields):
         return self
 
 
-RECIPE = Recipe(
-    name="bc",
-    learner=BC,
-    model=MLPBCModel,
-    settings=BCRunConfig,
-    title="Behaviour cloning",
-    papers=(),
-)
+RECIPE = Recipe("bc", BC, MLPBCModel, BCRunConfig, title="Behaviour cloning", papers=())

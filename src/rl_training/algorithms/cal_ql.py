@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.algorithms import conservative
 from rl_training.algorithms.cql import CQL, CQLConfig, CQLRunConfig, cql_loss
-from rl_training.algorithms.learner import Batch, Losses
+from rl_training.algorithms.learner import Batch, MetricTensors
 from rl_training.algorithms.recipe import Recipe
 from rl_training.models.models import MLPSACModel
 
@@ -39,7 +39,7 @@ class CalQL(CQL):
     def online_needs(self) -> frozenset[str]:
         return frozenset() if self.config.cql_alpha_online == 0 else self.needs
 
-    def calibrate(self, q_drawn: Tensor, batch: Batch) -> tuple[Tensor, Losses]:
+    def calibrate(self, q_drawn: Tensor, batch: Batch) -> tuple[Tensor, MetricTensors]:
         """Floor the policy's columns (the uniform ones come first) at the return-to-go of the state."""
         returns = batch["returns_to_go"].unsqueeze(-2)
         uniform, policy = q_drawn[..., : self.num_uniform], q_drawn[..., self.num_uniform :]
@@ -65,10 +65,5 @@ class CalQLRunConfig(CalQLConfig, CQLRunConfig):
 
 
 RECIPE = Recipe(
-    name="cal_ql",
-    learner=CalQL,
-    model=MLPSACModel,
-    settings=CalQLRunConfig,
-    title="Calibrated Q-learning",
-    papers=("2303.05479",),
+    "cal_ql", CalQL, MLPSACModel, CalQLRunConfig, title="Calibrated Q-learning", papers=("2303.05479",)
 )

@@ -10,15 +10,14 @@ from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import conservative, losses
-from rl_training.algorithms.ensembles import agreed_size, check_subset, random_subset
-from rl_training.algorithms.learner import Batch, Losses, Noise, NoiseShapes
+from rl_training.algorithms.learner import Batch, MetricTensors, Noise, NoiseShapes
+from rl_training.algorithms.losses import check_subset, random_subset
 from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig, sac_loss
 from rl_training.config import setting
-from rl_training.config.data_fields import OfflineFields
-from rl_training.config.limits import MAX_SAMPLES
-from rl_training.models.actors import SquashedGaussian
-from rl_training.models.distributions import squashed_log_prob, squashed_sample
+from rl_training.config.data import OfflineFields
+from rl_training.core.schema import MAX_SAMPLES
+from rl_training.models.actors import SquashedGaussian, squashed_log_prob, squashed_sample
 from rl_training.models.models import MLPSACModel, SACNetworkConfig
 
 Source = Literal["uniform", "next", "current"]
@@ -61,22 +60,14 @@ class CQLConfig(SACConfig):
     bc_steps: int = setting(0, "first updates in which the actor imitates the data instead of Q", ge=0)
 
     @model_validator(mode="after")
-    def _sources_are_a_set(self) -> Self:
+    def _settings_fit(self) -> Self:
         if not self.action_sources or len(set(self.action_sources)) < len(self.action_sources):
             raise ValueError(
                 f"action_sources must name at least one source, each once, got {list(self.action_sources)}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _limits_fit(self) -> Self:
         low, high = self.clip_diff_min, self.clip_diff_max
         if low is not None and high is not None and low > high:
             raise ValueError(f"clip_diff_min must be <= clip_diff_max ({high}), got {low}")
-        return self
-
-    @model_validator(mode="after")
-    def _one_action_has_the_entropy(self) -> Self:
         if self.backup_entropy and self.max_target_backup and self.max_target_order == "min_max":
             raise ValueError(
                 "max_target_order must be max_min with backup_entropy (min_max picks another action for each "
@@ -98,9 +89,8 @@ class CQL(SAC):
         self.policy_sources = [name for name in ("next", "current") if name in self.config.action_sources]
         self.num_uniform = self.config.num_cql_samples if "uniform" in self.config.action_sources else 0
         self.weight = self.config.cql_alpha
-        self.num_critics = agreed_size("num_critics", None, self.model)
         if self.config.subset_size is not None:
-            check_subset(self.config.subset_size, self.num_critics)
+            check_subset(self.config.subset_size, self.critic.num_critics)
         if self.config.lagrange:
             start = 1.0 if self.config.lagrange_form == "gap" else 0.0
             self.log_multiplier = torch.tensor(start, device=self.device, requires_grad=True)
@@ -127,7 +117,7 @@ class CQL(SAC):
         draws = (batch_size, self.config.num_cql_samples, self.model.action_dim)
         shapes = dict(super().noise_shapes(batch_size))
         if self.config.subset_size is not None:
-            shapes["subset"] = ("uniform", (self.num_critics,))
+            shapes["subset"] = ("uniform", (self.critic.num_critics,))
         if self.config.max_target_backup:
             shapes["next"] = ("normal", draws)
         if not self.is_conservative:
@@ -141,7 +131,7 @@ class CQL(SAC):
         due = super().stage()
         return "bc" if due == "full" and self.updates < self.config.bc_steps else due
 
-    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+    def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
         metrics = super().step(batch, noise, stage)
         if self.config.lagrange and self.is_conservative:
             # The term is linear in the gap: the critics' mean gap gives the mean of their dual losses.
@@ -150,7 +140,7 @@ class CQL(SAC):
             metrics["lagrange_multiplier"] = alpha_prime.detach()
         return metrics
 
-    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, Losses]:
+    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, MetricTensors]:
         """SAC's regression plus the conservative term; one pass serves the data's and the drawn actions."""
         if not self.is_conservative:
             return super().critic_loss(batch, noise)
@@ -169,7 +159,11 @@ class CQL(SAC):
             clip_min=self.config.clip_diff_min,
             clip_max=self.config.clip_diff_max,
         )
-        penalty = self.penalty(gap).sum(-1)
+        if self.config.lagrange:
+            alpha_prime = conservative.multiplier(self.log_multiplier.detach())
+            penalty = self.lagrange_penalty(gap, alpha_prime.unsqueeze(-1)).sum(-1)
+        else:
+            penalty = (self.weight * gap).sum(-1)
         metrics |= {
             "target_q_mean": target.mean(-1),
             "cql_penalty": penalty.detach(),
@@ -211,16 +205,9 @@ class CQL(SAC):
         mean, log_std = self.gaussian.distribution(obs)
         return squashed_sample(mean.unsqueeze(-2), log_std.unsqueeze(-2), noise)
 
-    def calibrate(self, q_drawn: Tensor, batch: Batch) -> tuple[Tensor, Losses]:
+    def calibrate(self, q_drawn: Tensor, batch: Batch) -> tuple[Tensor, MetricTensors]:
         """What Cal-QL changes: the values that enter the conservative term, and metrics about them."""
         return q_drawn, {}
-
-    def penalty(self, gap: Tensor) -> Tensor:
-        """The weighted gap of each critic, `[*S, E]`."""
-        if self.config.lagrange:
-            alpha_prime = conservative.multiplier(self.log_multiplier.detach())
-            return self.lagrange_penalty(gap, alpha_prime.unsqueeze(-1))
-        return self.weight * gap
 
     def lagrange_penalty(self, gap: Tensor, alpha_prime: Tensor) -> Tensor:
         c = self.config
@@ -255,10 +242,5 @@ class CQLRunConfig(CQLConfig, SACNetworkConfig, OfflineFields):
 
 
 RECIPE = Recipe(
-    name="cql",
-    learner=CQL,
-    model=MLPSACModel,
-    settings=CQLRunConfig,
-    title="Conservative Q-learning",
-    papers=("2006.04779",),
+    "cql", CQL, MLPSACModel, CQLRunConfig, title="Conservative Q-learning", papers=("2006.04779",)
 )

@@ -7,16 +7,14 @@ from typing import Literal
 
 from torch import Tensor
 
-from rl_training.algorithms import advantage_weights
-from rl_training.algorithms.advantage_learner import SampledAdvantage, SampledAdvantageConfig
-from rl_training.algorithms.learner import Batch
+from rl_training.algorithms import advantage
+from rl_training.algorithms.advantage import SampledAdvantage, SampledAdvantageConfig
+from rl_training.algorithms.learner import Batch, UpdateResult
 from rl_training.algorithms.recipe import Recipe
-from rl_training.algorithms.results import UpdateResult
 from rl_training.config import setting
-from rl_training.config.data_fields import OfflineFields
-from rl_training.config.limits import MAX_SAMPLES
-from rl_training.models.actors import Actor
-from rl_training.models.critic_weighted import CriticWeighted
+from rl_training.config.data import OfflineFields
+from rl_training.core.schema import MAX_SAMPLES
+from rl_training.models.actors import Actor, CriticWeighted
 from rl_training.models.models import MLPSACModel, SACNetworkConfig
 
 
@@ -74,8 +72,8 @@ class CRR(SampledAdvantage):
 
     def weights(self, advantages: Tensor) -> Tensor:
         if self.config.weight_type == "binary":
-            return advantage_weights.binary_weights(advantages)
-        return advantage_weights.exp_weights(advantages, 1.0 / self.config.beta, self.config.max_weight)
+            return advantage.binary_weights(advantages)
+        return advantage.exp_weights(advantages, 1.0 / self.config.beta, self.config.max_weight)
 
     def acting(self) -> Actor:
         """The target networks' policy as acme, or the live one; with the critic's choice where asked for."""
@@ -89,9 +87,9 @@ class CRR(SampledAdvantage):
 
 def crr_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     """From `q1_values q2_values target_q_values behavior_logprobs advantages advantage_weights`."""
-    named, shared = advantage_weights.named_losses(inputs)
+    named, shared = advantage.named_losses(inputs)
     logprobs, weights = named["behavior_logprobs"], named["advantage_weights"]
-    return shared | advantage_weights.regression_metrics(logprobs, weights, named["advantages"])
+    return shared | advantage.regression_metrics(logprobs, weights, named["advantages"])
 
 
 class CRRRunConfig(CRRConfig, SACNetworkConfig, OfflineFields):
@@ -99,10 +97,5 @@ class CRRRunConfig(CRRConfig, SACNetworkConfig, OfflineFields):
 
 
 RECIPE = Recipe(
-    name="crr",
-    learner=CRR,
-    model=MLPSACModel,
-    settings=CRRRunConfig,
-    title="Critic regularized regression",
-    papers=("2006.15134",),
+    "crr", CRR, MLPSACModel, CRRRunConfig, title="Critic regularized regression", papers=("2006.15134",)
 )

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import losses
-from rl_training.algorithms.learner import Batch, Losses, Noise
+from rl_training.algorithms.learner import Batch, MetricTensors, Noise
 from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig
 from rl_training.config import setting
-from rl_training.config.data_fields import OfflineFields
+from rl_training.config.data import OfflineFields
 from rl_training.core.errors import ConfigError
-from rl_training.models.offline_models import EDACNetworkConfig, MLPEDACModel
+from rl_training.models.models import EDACNetworkConfig, MLPEDACModel
 
 SMALLEST_SLOPE = 1e-10
 """Added to the length of a slope before dividing by it, as in the authors' code."""
@@ -41,9 +41,9 @@ class EDAC(SAC):
                 f"num_critics must be >= 2 with eta > 0 (critics are compared), got {self.critic.num_critics}"
             )
 
-    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+    def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
         """Temperature, actor, critics, targets: the authors' order, each sees what moved before it."""
-        metrics: Losses = {}
+        metrics: MetricTensors = {}
         if stage != "critic":
             actions, logprobs = self.actor(batch["obs"], noise["current"])
             if self.learns_alpha:
@@ -59,7 +59,7 @@ class EDAC(SAC):
         used_alpha = self.alpha().squeeze(-1).expand_as(critic_loss)
         return metrics | critic_metrics | {"critic_loss": critic_loss.detach(), "alpha": used_alpha}
 
-    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, Losses]:
+    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, MetricTensors]:
         """SAC's, and `eta` times how much the critics' slopes agree at the data's actions."""
         if not self.config.eta:
             return super().critic_loss(batch, noise)
@@ -98,19 +98,16 @@ def edac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     Values of all critics are `(B, N)`, `action_gradients` `(B, N, A)`. `eta` defaults to 1; with 0 no
     gradients are needed.
     """
-    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
-    logprobs, alpha, eta = named["sampled_logprobs"], named["alpha"], inputs.get("eta", 1.0)
+    named, eta = losses.named_tensors(inputs), inputs.get("eta", 1.0)
     lowest = losses.reduce_critics(named["sampled_q_values"].mT, "min")
     critic_loss = losses.critic_mse(named["critic_q_values"].mT, named["target_q_values"])
     diversity = (
         slope_similarity(named["action_gradients"].movedim(-2, -3)) if eta else torch.zeros_like(critic_loss)
     )
-    return {
+    return losses.soft_policy_losses(named, lowest) | {
         "critic_loss": critic_loss + eta * diversity,
-        "actor_loss": losses.soft_actor_loss(lowest, logprobs, alpha),
         "diversity_loss": diversity,
         "target_q_mean": named["target_q_values"].mean(-1),
-        "entropy_term": (alpha * logprobs).mean(-1),
     }
 
 
@@ -118,11 +115,4 @@ class EDACRunConfig(EDACConfig, EDACNetworkConfig, OfflineFields):
     """Every setting of an EDAC or SAC-N run."""
 
 
-RECIPE = Recipe(
-    name="edac",
-    learner=EDAC,
-    model=MLPEDACModel,
-    settings=EDACRunConfig,
-    title="SAC-N and EDAC",
-    papers=("2110.01548",),
-)
+RECIPE = Recipe("edac", EDAC, MLPEDACModel, EDACRunConfig, title="SAC-N and EDAC", papers=("2110.01548",))

@@ -9,15 +9,14 @@ from torch import Tensor
 
 from rl_training.algorithms import losses
 from rl_training.algorithms.bc import imitation_error
-from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, MetricTensors, Noise, NoiseShapes
 from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.td3 import value_loss
 from rl_training.config import setting
-from rl_training.config.data_fields import OfflineFields
-from rl_training.config.limits import MAX_SAMPLES
-from rl_training.models.critics import QEnsemble
-from rl_training.models.flow import OneStepActor, VelocityField
-from rl_training.models.offline_models import FQLNetworkConfig, MLPFQLModel
+from rl_training.config.data import OfflineFields
+from rl_training.core.schema import MAX_SAMPLES
+from rl_training.models.actors import OneStepActor, VelocityField
+from rl_training.models.models import FQLNetworkConfig, MLPFQLModel
 
 
 class FQLConfig(LearnerConfig):
@@ -45,9 +44,7 @@ class FQL(Learner):
     def setup(self) -> None:
         self.actor = self.part("actor", OneStepActor)
         self.flow = self.part("flow", VelocityField)
-        self.critic = self.part("critic", QEnsemble)
-        self.target_critic = self.add_target("critic", self.critic)
-        self.add_optimizer("critic", self.critic.parameters(), "critic")
+        self.critic, self.target_critic = self.add_critic()
         self.add_optimizer("actor", [*self.actor.parameters(), *self.flow.parameters()], "actor")
 
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
@@ -59,7 +56,7 @@ class FQL(Learner):
             "time": ("uniform", (batch_size, 1)),
         }
 
-    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+    def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
         """All gradients are taken before anything moves, the target's share too, as in the authors' code."""
         critic_loss, critic_metrics = self.critic_loss(batch, noise)
         actor_loss, actor_metrics = self.actor_loss(batch, noise)
@@ -72,7 +69,7 @@ class FQL(Learner):
             self.optimizers[name].apply(values)
         return critic_metrics | actor_metrics
 
-    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, Losses]:
+    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, MetricTensors]:
         with torch.no_grad():
             target = self.value_target(batch, noise)
         loss = mean_critic_mse(self.critic(batch["obs"], batch["actions"]), target)
@@ -84,7 +81,7 @@ class FQL(Learner):
         next_q = losses.reduce_critics(self.target_critic(batch["next_obs"], next_actions), self.config.q_agg)
         return losses.td_target(batch["rewards"], batch["dones"], next_q, self.discount(batch))
 
-    def actor_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, Losses]:
+    def actor_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, MetricTensors]:
         obs, data, z = batch["obs"], batch["actions"], noise["current"]
         time = (noise["time"] + 1.0) / 2.0
         between = interpolated(noise["start"], data, time)
@@ -137,7 +134,7 @@ def fql_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
 
     Optional: `alpha` (10) and `normalize_q_loss` (false).
     """
-    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
+    named = losses.named_tensors(inputs)
     q = torch.stack([named["q1_values"], named["q2_values"]], dim=-2)
     actor_q = torch.stack([named["actor_q1_values"], named["actor_q2_values"]], dim=-2)
     flow_loss = imitation_error(named["predicted_velocity"], named["actions"] - named["start"])
@@ -158,11 +155,4 @@ class FQLRunConfig(FQLConfig, FQLNetworkConfig, OfflineFields):
     """Every setting of an FQL run."""
 
 
-RECIPE = Recipe(
-    name="fql",
-    learner=FQL,
-    model=MLPFQLModel,
-    settings=FQLRunConfig,
-    title="Flow Q-learning",
-    papers=("2502.02538",),
-)
+RECIPE = Recipe("fql", FQL, MLPFQLModel, FQLRunConfig, title="Flow Q-learning", papers=("2502.02538",))

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import advantage_weights, losses
-from rl_training.algorithms.advantage_learner import AdvantageConfig, AdvantageWeighted
-from rl_training.algorithms.learner import Batch, Losses, Noise, NoiseShapes
+from rl_training.algorithms import advantage, losses
+from rl_training.algorithms.advantage import AdvantageConfig, AdvantageWeighted
+from rl_training.algorithms.learner import Batch, MetricTensors, Noise, NoiseShapes
 from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
-from rl_training.config.data_fields import OfflineFields
+from rl_training.config.data import OfflineFields
 from rl_training.models.critics import StateValue
 from rl_training.models.models import IQLNetworkConfig, MLPIQLModel
 
@@ -42,7 +42,7 @@ class IQL(AdvantageWeighted):
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
         return {"dropout": ("uniform", (batch_size, self.dropout_size))} if self.dropout_size else {}
 
-    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+    def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
         """V, actor, Q, target, as the official code: actor and Q see the new V, all see the old target Q."""
         with torch.no_grad():
             q = losses.reduce_critics(self.target_critic(batch["obs"], batch["actions"]), "min")
@@ -65,10 +65,10 @@ class IQL(AdvantageWeighted):
 
     def value_loss(self, batch: Batch, q: Tensor) -> Tensor:
         """V(s) towards the upper expectile of the logged actions' values `[*S, B]`."""
-        return advantage_weights.expectile_loss(q - self.value(batch["obs"]), self.config.expectile)
+        return advantage.expectile_loss(q - self.value(batch["obs"]), self.config.expectile)
 
     def weights(self, advantages: Tensor) -> Tensor:
-        return advantage_weights.exp_weights(advantages, self.config.beta, self.config.max_advantage_weight)
+        return advantage.exp_weights(advantages, self.config.beta, self.config.max_advantage_weight)
 
     def data_logprobs(self, batch: Batch, noise: Noise) -> Tensor:
         """log pi of the logged actions, `[*S, B]`."""
@@ -81,21 +81,14 @@ def iql_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
 
     `target_state_values` is what V is fitted to: the smallest target Q of the logged action.
     """
-    named, shared = advantage_weights.named_losses(inputs)
+    named, shared = advantage.named_losses(inputs)
     errors = named["target_state_values"] - named["value_predictions"]
     expectile = named.get("expectile", torch.tensor(0.7, dtype=errors.dtype))
-    return shared | {"value_loss": advantage_weights.expectile_loss(errors, expectile)}
+    return shared | {"value_loss": advantage.expectile_loss(errors, expectile)}
 
 
 class IQLRunConfig(IQLConfig, IQLNetworkConfig, OfflineFields):
     """Every setting of an IQL run."""
 
 
-RECIPE = Recipe(
-    name="iql",
-    learner=IQL,
-    model=MLPIQLModel,
-    settings=IQLRunConfig,
-    title="Implicit Q-learning",
-    papers=("2110.06169",),
-)
+RECIPE = Recipe("iql", IQL, MLPIQLModel, IQLRunConfig, title="Implicit Q-learning", papers=("2110.06169",))

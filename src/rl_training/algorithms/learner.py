@@ -3,35 +3,125 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.graphs import Step, fix_addresses, graph_compiler
-from rl_training.algorithms.noise import NoiseShapes as NoiseShapes
-from rl_training.algorithms.noise import flat_size, unpack_noise
 from rl_training.algorithms.optim import Adam, polyak
-from rl_training.algorithms.results import Metrics, UpdateResult
 from rl_training.config import ConfigModel, setting
 from rl_training.core.errors import ConfigError
-from rl_training.core.plain import Facts, State
 from rl_training.core.streams import RandomStream, torch_generator
+from rl_training.core.types import STANDARD_FIELDS, Facts, State
 from rl_training.models.actors import Actor
+from rl_training.models.critics import QEnsemble
 from rl_training.models.models import PolicyModel
-from rl_training.policies.policy import Policy, unit_spaces
+from rl_training.policies.policy import Policy
+
+NoiseKind = Literal["normal", "uniform"]
+NoiseShapes = Mapping[str, tuple[NoiseKind, tuple[int, ...]]]
+
+
+def draw_flat(streams: Mapping[str, RandomStream], shapes: NoiseShapes) -> dict[str, Tensor]:
+    """The random numbers of one update, `[*S, count]` of each kind that it takes."""
+    counts = dict.fromkeys(streams, 0)
+    for kind, shape in shapes.values():
+        counts[kind] += math.prod(shape)
+    return {kind: streams[kind].next(count) for kind, count in counts.items() if count}
+
+
+def noise_streams(seed: int, name: str, device: torch.device) -> dict[str, RandomStream]:
+    """One stream for each kind of number."""
+    kinds: tuple[NoiseKind, ...] = ("normal", "uniform")
+    return {kind: RandomStream([torch_generator(seed, name, kind, device=device)], kind) for kind in kinds}
+
+
+def unpack_noise(flat: Mapping[str, Tensor], shapes: NoiseShapes) -> dict[str, Tensor]:
+    """`[*S, count]` numbers of each kind -> the named tensors `[*S, *shape]` of one update."""
+    noise: dict[str, Tensor] = {}
+    used = dict.fromkeys(flat, 0)
+    for name, (kind, shape) in shapes.items():
+        size = math.prod(shape)
+        noise[name] = flat[kind][..., used[kind] : used[kind] + size].reshape(*flat[kind].shape[:-1], *shape)
+        used[kind] += size
+    return noise
+
+
+class Metrics(Mapping[str, float]):
+    """Name -> float, converted when read, so that an update never waits for the device.
+
+    A list with one float per seed when learners are stacked.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = dict(tensors)
+
+    def __getitem__(self, name: str) -> float:
+        return cast(float, self.tensors[name].tolist())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __repr__(self) -> str:
+        return f"Metrics({dict(self)})"
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """One call of `update`: how many gradient steps it made, and its metrics."""
+
+    num_gradient_steps: int
+    metrics: Metrics
+
+
+Step = Callable[..., dict[str, Tensor]]
+
+
+def graph_compiler(backend: str, device: torch.device) -> Callable[[Step], Step]:
+    """What turns a step into a graph without breaks; on CUDA, one that is captured and replayed."""
+    options: dict[str, Any] = {"guard_filter_fn": keep_global_guards}
+    if backend == "inductor":
+        options |= {"triton.cudagraphs": True} if device.type == "cuda" else {"cpp_wrapper": True}
+    # All learners share the code of a step: each compiles for itself, or the ninth one of a process would run
+    # into dynamo's limit on recompilations.
+    settings: dict[str, Any] = {"backend": backend, "fullgraph": True, "isolate_recompiles": True}
+    # Gradients are taken inside the graph; dynamo traces autograd.grad only with this switch.
+    torch._dynamo.config.trace_autograd_ops = True
+    return lambda step: torch.compile(step, dynamic=False, options=options, **settings)
+
+
+def keep_global_guards(guards: Sequence[Any]) -> list[bool]:
+    """Which of a graph's assumptions are tested again at every call: torch's global state alone.
+
+    Testing all 700 of them takes a fifth of a small network's update. The others cannot fail: a learner's
+    networks, settings and optimisers stay the objects they are, and batches of other shapes get a graph of
+    their own.
+    """
+    kept = {"GLOBAL_STATE", "GRAD_MODE", "DEFAULT_DEVICE", "DETERMINISTIC_ALGORITHMS", "TORCH_FUNCTION_STATE"}
+    return [guard.guard_type in kept for guard in guards]
+
+
+def fix_addresses(tensors: Iterable[Tensor]) -> None:
+    """CUDA graphs may write to a tensor in place only where its address is promised to stay."""
+    for tensor in tensors:
+        torch._dynamo.mark_static_address(tensor)
+
 
 Batch = Mapping[str, Tensor]
 Noise = Mapping[str, Tensor]
-Losses = dict[str, Tensor]
+MetricTensors = dict[str, Tensor]
 Group = Literal["actor", "critic"]
 Module = TypeVar("Module", bound=nn.Module)
 Part = TypeVar("Part", bound=nn.Module)
-
-STANDARD_FIELDS = frozenset({"obs", "actions", "rewards", "next_obs", "dones"})
 
 
 class LearnerConfig(ConfigModel):
@@ -66,42 +156,50 @@ class Learner(ABC):
     """Batch fields beyond the five standard ones."""
     uses_rewards: ClassVar[bool] = True
     """False for a learner that can train on logs without rewards."""
+    delayed_metrics: ClassVar[tuple[str, ...]] = ()
+    """Metrics that not every stage has: zero before the first that does, then repeated."""
+    model_sizes: ClassVar[tuple[str, ...]] = ()
+    """Sizes of the model that may be given to the learner too, and must then be the same."""
 
     def __init__(self, model: PolicyModel, *, seed: int = 0, **keywords: object) -> None:
         self.model = model
+        for name in self.model_sizes:
+            built = getattr(model.config, name)
+            given = keywords.pop(name, built)
+            if given not in (None, built):
+                raise ConfigError(f"{name} must equal the model's ({built}), got {given}")
         self.config = self.config_class.build(keywords)
         self.device = next(model.parameters()).device
         self.optimizers: dict[str, Adam] = {}
         self.groups: dict[str, Group] = {}
         self.targets: dict[str, nn.Module] = {}
         self.scalars: dict[str, Tensor] = {}
+        """Tensors beside the networks, learned or fixed, that are saved and have one copy per seed."""
         self.updates = 0
         self.online = False
         """Whether the run has gone from logged data to an environment (`go_online`)."""
         self.resting = False
         """Whether losses are only looked at (`held_out.losses_on`)."""
-        self.streams = {
-            kind: RandomStream([torch_generator(seed, "noise", kind, device=self.device)], kind)
-            for kind in ("normal", "uniform")
-        }
-        self.last_metrics: dict[str, Tensor] = {}
+        self.streams = noise_streams(seed, "noise", self.device)
+        self.last_metrics = {name: torch.zeros((), device=self.device) for name in self.delayed_metrics}
         self._checked_shapes: tuple[object, ...] = ()
         self._steps: dict[tuple[object, ...], Step] = {}
         self._compiler: Callable[[Step], Step] | None = None
         self.setup()
+        self._refuse_unsaved()
 
     # ---- what an algorithm writes
 
     @abstractmethod
     def setup(self) -> None:
-        """Create optimisers (`add_optimizer`), targets (`add_target`) and learned scalars."""
+        """Create optimisers (`add_optimizer`), targets (`add_target`) and learned `scalars`."""
 
     @abstractmethod
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
         """The random numbers of one update: name -> (kind, shape without seed axes)."""
 
     @abstractmethod
-    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+    def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
         """One update; returns detached metrics `[*S]`."""
 
     def stage(self) -> str:
@@ -128,7 +226,7 @@ class Learner(ABC):
     @cached_property
     def policy(self) -> Policy:
         """What acts, live, in the units that `Policy.set_units` tells it; made when first asked for."""
-        return Policy(self.acting(), unit_spaces(self.model.obs_dim, self.model.action_dim))
+        return Policy(self.acting(), self.model.spaces)
 
     # ---- what they build on
 
@@ -156,6 +254,12 @@ class Learner(ABC):
         self.targets[name] = target
         return target
 
+    def add_critic(self) -> tuple[QEnsemble, QEnsemble]:
+        """The model's critics, with an optimiser, and a target copy of them."""
+        critic = self.part("critic", QEnsemble)
+        self.add_optimizer("critic", critic.parameters(), "critic")
+        return critic, self.add_target("critic", critic)
+
     def update_target(self, name: str, source: nn.Module, tau: float) -> None:
         """Polyak step of the target called `name`."""
         if self.resting:
@@ -179,17 +283,15 @@ class Learner(ABC):
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
         """One gradient update on a batch of `[*S, B, …]` tensors."""
         self._check(batch)
-        shapes = self.noise_shapes(batch["obs"].shape[-2])
-        flat = {
-            kind: self.streams[kind].next(count)
-            for kind in ("normal", "uniform")
-            if (count := flat_size(shapes, kind))
-        }
+        flat = draw_flat(self.streams, self.noise_shapes(batch["obs"].shape[-2]))
         stage = self.stage()
         key = (stage, self._checked_shapes)
-        if key not in self._steps:
+        is_new = key not in self._steps
+        if is_new:
             self._steps[key] = self._build_step(stage)
         metrics = self._steps[key](dict(batch), flat)
+        if is_new:
+            self._check_metrics(metrics, batch["obs"].shape[:-2])
         if self.device.type == "cuda" and self.compiled:
             # The outputs of a captured graph are overwritten by its next replay.
             metrics = {name: value.clone() for name, value in metrics.items()}
@@ -210,7 +312,7 @@ class Learner(ABC):
         return self._compiler is not None
 
     def _build_step(self, stage: str) -> Step:
-        def run(batch: dict[str, Tensor], flat: dict[str, Tensor]) -> Losses:
+        def run(batch: dict[str, Tensor], flat: dict[str, Tensor]) -> MetricTensors:
             noise = unpack_noise(flat, self.noise_shapes(batch["obs"].shape[-2]))
             return self.step(batch, noise, stage)
 
@@ -222,17 +324,53 @@ class Learner(ABC):
         if shapes == self._checked_shapes:
             return
         needs = self.online_needs() if self.online else self.needs
-        missing = (STANDARD_FIELDS | needs) - batch.keys()
+        missing = ({*STANDARD_FIELDS} | needs) - batch.keys()
         if missing:
             raise ConfigError(f"{type(self).__name__} needs the batch field(s) {sorted(missing)}")
         rows = batch["obs"].shape[:-1]
         for name, value in batch.items():
             vector = name in ("obs", "next_obs", "actions", "next_actions")
+            if name in needs - {"returns_to_go", "discounts"}:  # a field of a plug-in may be either
+                vector = vector or value.ndim > len(rows)
             if (value.shape[:-1] if vector else value.shape) != rows:
                 raise ConfigError(
                     f"batch field {name} has shape {tuple(value.shape)}, expected {tuple(rows)} rows"
                 )
         self._checked_shapes = shapes
+
+    def _check_metrics(self, metrics: MetricTensors, seeds: torch.Size) -> None:
+        for name, value in metrics.items():
+            if value.shape != seeds:
+                raise ConfigError(
+                    f"{type(self).__name__}: the metric {name} must be one number per seed, of shape "
+                    f"{tuple(seeds)}, got shape {tuple(value.shape)}; reduce only the last axes in step"
+                )
+
+    def _refuse_unsaved(self) -> None:
+        """What an optimiser moves must be in the state: else it is lost on resume, and shared by seeds."""
+        saved = {id(tensor) for tensor in self.tensors().values()}
+        names: dict[int, str] = {}
+        for attribute, value in vars(self).items():
+            if isinstance(value, nn.Module):
+                names |= {id(tensor): f"{attribute}.{name}" for name, tensor in value.named_parameters()}
+            elif isinstance(value, Tensor):
+                names[id(value)] = attribute
+            elif isinstance(value, Adam | torch.optim.Optimizer):
+                raise ConfigError(
+                    f"{type(self).__name__}: the optimiser self.{attribute} is not in the learner's state "
+                    "and would start anew on resume; make it in setup with "
+                    f"self.add_optimizer({attribute!r}, …)"
+                )
+        for name, optimizer in self.optimizers.items():
+            for index, tensor in enumerate(optimizer.parameters):
+                if id(tensor) not in saved:
+                    own = names.get(id(tensor))
+                    raise ConfigError(
+                        f"{type(self).__name__}: the optimiser {name!r} moves "
+                        f"{f'its tensor {index}' if own is None else f'self.{own}'} of shape "
+                        f"{tuple(tensor.shape)}, which is not in the learner's state and would be lost on "
+                        f"resume; put it into self.scalars[{own or name!r}] in setup, or into the model"
+                    )
 
     def set_learning_rate_scale(self, scale: float, group: Group | Literal["all"] = "all") -> None:
         """Multiply the base rate of the optimisers of one group."""
@@ -293,3 +431,35 @@ class Learner(ABC):
 
 def prefixed(prefix: str, values: Facts) -> State:
     return {f"{prefix}.{name}": value for name, value in values.items()}
+
+
+def losses_on(learner: Learner, batch: Batch) -> MetricTensors:
+    """Every `…_loss` of a whole update on `[B, …]` tensors; nothing of the learner moves.
+
+    The random numbers are the same in every call, so that two measurements differ by the networks alone.
+    """
+    shapes = learner.noise_shapes(batch["obs"].shape[-2])
+    flat = draw_flat(noise_streams(0, "held out", learner.device), shapes)
+    with at_rest(learner):
+        metrics = learner.step(batch, unpack_noise(flat, shapes), "full")
+    return {name: value for name, value in metrics.items() if name.endswith("_loss")}
+
+
+def action_error(learner: Learner, batch: Batch) -> torch.Tensor:
+    """Mean squared distance of the deterministic actions from the logged ones, in [-1, 1] units."""
+    with torch.no_grad():
+        actions = learner.model.actor.mode(batch["obs"])
+    return (actions.clamp(-1.0, 1.0) - batch["actions"]).square().mean()
+
+
+@contextmanager
+def at_rest(learner: Learner) -> Iterator[None]:
+    """Updates are computed, and nothing moves."""
+    everything: list[Learner | Adam] = [learner, *learner.optimizers.values()]
+    for each in everything:
+        each.resting = True
+    try:
+        yield
+    finally:
+        for each in everything:
+            each.resting = False

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import losses
-from rl_training.algorithms.learner import Batch, Losses
+from rl_training.algorithms.learner import Batch, MetricTensors
 from rl_training.algorithms.recipe import Recipe
-from rl_training.algorithms.td3 import PulledTD3, TD3Config, twin_losses
+from rl_training.algorithms.td3 import PulledTD3, TD3Config
 from rl_training.algorithms.td3_bc import weighted_actor_loss
 from rl_training.config import setting
-from rl_training.config.data_fields import OfflineFields
-from rl_training.config.limits import MAX_BATCH
-from rl_training.models.offline_models import MLPReBRACModel, ReBRACNetworkConfig
+from rl_training.config.data import OfflineFields
+from rl_training.core.schema import MAX_BATCH
+from rl_training.models.models import MLPReBRACModel, ReBRACNetworkConfig
 
 
 class ReBRACConfig(TD3Config):
@@ -56,7 +56,7 @@ class ReBRAC(PulledTD3):
     def actor_value(self, obs: Tensor, actions: Tensor) -> Tensor:
         return losses.reduce_critics(self.critic(obs, actions), "min")
 
-    def policy_loss(self, q: Tensor, actions: Tensor, batch: Batch) -> tuple[Tensor, Losses]:
+    def policy_loss(self, q: Tensor, actions: Tensor, batch: Batch) -> tuple[Tensor, MetricTensors]:
         penalty = squared_distance(actions, batch["actions"]).mean(-1)
         weight = losses.value_weight(q, 1.0) if self.config.normalize_q else torch.ones_like(penalty)
         loss = weighted_actor_loss(q, self.config.actor_bc_coef * self.pull * penalty, weight)
@@ -81,12 +81,12 @@ def rebrac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     `actor_q1_values`, `actor_q2_values` are taken at the policy's actions. Optional: `actor_bc_coef` (0.01)
     and `normalize_q` (true).
     """
-    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
+    named = losses.named_tensors(inputs)
     q = torch.minimum(named["actor_q1_values"], named["actor_q2_values"])
     penalty = squared_distance(named["policy_actions"], named["actions"]).mean(-1)
     weight = losses.value_weight(q, 1.0) if inputs.get("normalize_q", True) else torch.ones_like(penalty)
     pull = inputs.get("actor_bc_coef", 0.01) * penalty
-    return twin_losses(named) | {
+    return losses.twin_losses(named) | {
         "actor_loss": weighted_actor_loss(q, pull, weight),
         "bc_loss": penalty,
         "q_weight": weight,
@@ -99,11 +99,4 @@ class ReBRACRunConfig(ReBRACConfig, ReBRACNetworkConfig, OfflineFields):
     batch_size: int = setting(1024, "transitions per gradient update", ge=1, most=MAX_BATCH)
 
 
-RECIPE = Recipe(
-    name="rebrac",
-    learner=ReBRAC,
-    model=MLPReBRACModel,
-    settings=ReBRACRunConfig,
-    title="ReBRAC",
-    papers=("2305.09836",),
-)
+RECIPE = Recipe("rebrac", ReBRAC, MLPReBRACModel, ReBRACRunConfig, title="ReBRAC", papers=("2305.09836",))

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import torch
 
 from rl_training.algorithms.learner import Learner
-from rl_training.config.run_fields import ControlFields, OnlineFields
-from rl_training.core.algorithms import ALGORITHMS
+from rl_training.config.run import ControlFields, OnlineFields
 from rl_training.core.errors import ConfigError
-from rl_training.core.plain import State
+from rl_training.core.registry import ALGORITHMS
+from rl_training.core.spaces import Spaces
 from rl_training.core.streams import torch_generator
+from rl_training.core.transforms import ObservationNormalizer
+from rl_training.core.types import Facts, State
 from rl_training.models.models import PolicyModel
+from rl_training.policies.policy import pack_policy
 
 
 @dataclass(frozen=True)
@@ -51,23 +54,69 @@ class Recipe:
     def build_learner(
         self,
         settings: ControlFields,
-        obs_dim: int,
-        action_dim: int,
+        spaces: Spaces,
         *,
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> Learner:
         """A fresh model and learner; weights are drawn on the CPU, so a seed means the same everywhere."""
+        self.check_actions(spaces)
         generator = torch_generator(seed, "init")
-        model = self.model.from_config(settings, obs_dim, action_dim, generator).to(device)
+        model = self.model.from_config(settings, spaces, generator).to(device)
         keywords = {name: getattr(settings, name) for name in self.learner.config_class.model_fields}
         return self.learner(model, seed=seed, **keywords)
 
-    def upgrade(self, state: State) -> State:
-        """The state of a checkpoint of an earlier file format, as today's would hold it."""
-        from rl_training.algorithms.upgrading import upgraded  # needed for old files alone
+    def check_actions(self, spaces: Spaces) -> None:
+        """Refuse choices where the model has no head for them, and say what has."""
+        index, choice = next(((i, each) for i, each in enumerate(spaces.choices) if each), (0, None))
+        if choice is None or self.model.takes_choices:
+            return
+        able = [name for name in ALGORITHMS.names() if get_recipe(name).model.takes_choices]
+        raise ConfigError(
+            f"algo {self.name} takes only continuous actions, and action {index} is {choice}; "
+            f"algorithms that take choices: {', '.join(able) or 'none of those built in or installed'}"
+        )
 
-        return upgraded(self, state)
+    def upgrade(self, state: State) -> State:
+        """A checkpoint of format 1 as format 2 holds it.
+
+        Settings are renamed, the policy is packed, callbacks are keyed by their place.
+        """
+        config = {**state["config"], "algo_kwargs": renamed(self.name, state["config"]["algo_kwargs"])}
+        settings = self.settings.build(config["algo_kwargs"], where="algo_kwargs")
+        spaces = Spaces.from_dict(state["spaces"])
+        learner = self.build_learner(settings, spaces, seed=config["seed"])
+        learner.load_state_dict(state["learner"])
+        normalizer = state["normalizer"]
+        steps = [] if normalizer is None else [ObservationNormalizer.from_state_dict(normalizer)]
+        learner.policy.set_units(spaces, steps)
+        gone = ("normalizer", "spaces", "dataset_in_python")
+        return {
+            **{key: value for key, value in state.items() if key not in gone},
+            "format_version": 2,
+            "config": config,
+            "policy": pack_policy(learner.policy),
+            "algo_package": None,
+            "in_python": ["dataset"] if state["dataset_in_python"] else [],
+            "callbacks": {f"{name}.0": saved for name, saved in state["callbacks"].items()},
+        }
+
+
+ORTHOGONAL = {"iql": "orthogonal"}
+"""What `orthogonal_init` stood for; the other algorithms made the outputs small as well."""
+
+
+def renamed(algo: str, given: Facts) -> State:
+    """Settings by today's names."""
+    settings = dict(given)
+    if "layer_norm" in settings:
+        settings["critic_layer_norm"] = settings.pop("layer_norm")
+    if "orthogonal_init" in settings:
+        small = ORTHOGONAL.get(algo, "orthogonal_small")
+        settings["init"] = small if settings.pop("orthogonal_init") else "torch"
+    if settings.pop("small_output_init", False):
+        settings["init"] = "small_output"
+    return settings
 
 
 def register_algorithm(recipe: Recipe) -> None:

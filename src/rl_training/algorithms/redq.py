@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import torch
 from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import losses
-from rl_training.algorithms.ensembles import (
-    agreed_size,
-    check_subset,
-    chosen_members,
-    random_subset,
-    values_of,
-)
 from rl_training.algorithms.learner import Batch, Noise, NoiseShapes
+from rl_training.algorithms.losses import check_subset, chosen_members, random_subset, values_of
 from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig
 from rl_training.config import setting
-from rl_training.config.data_fields import OnlineDataFields
-from rl_training.config.limits import MAX_SAMPLES
-from rl_training.config.run_fields import OnlineFields
-from rl_training.models.models import MLPREDQModel, PolicyModel, REDQNetworkConfig
+from rl_training.config.data import OnlineDataFields
+from rl_training.config.run import OnlineFields
+from rl_training.core.schema import MAX_SAMPLES
+from rl_training.models.models import MLPREDQModel, REDQNetworkConfig
 
 
 class REDQConfig(SACConfig):
@@ -32,9 +26,7 @@ class REDQConfig(SACConfig):
 
     subset_size: int = setting(2, "critics drawn anew per update (M); the target takes their minimum", ge=1)
     policy_delay: int = setting(20, "actor, temperature: one update in this many critic updates", ge=1)
-    actor_reduce: Literal["min", "mean"] = setting(
-        "mean", "the actor climbs the minimum or mean of all critics"
-    )
+    actor_reduce: losses.Reduction = setting("mean", "the actor climbs the minimum or mean of all critics")
 
 
 class REDQ(SAC):
@@ -42,25 +34,17 @@ class REDQ(SAC):
 
     config_class = REDQConfig
     config: REDQConfig
+    delayed_metrics = ("actor_loss", "entropy_term")
     # The authors take the actor's gradient before the critics' step.
     critic_moves_first: ClassVar[bool] = False
-
-    def __init__(
-        self, model: PolicyModel, *, seed: int = 0, num_critics: int | None = None, **keywords: object
-    ) -> None:
-        self.num_critics = agreed_size("num_critics", num_critics, model)
-        super().__init__(model, seed=seed, **keywords)
+    model_sizes = ("num_critics",)
 
     def setup(self) -> None:
         super().setup()
-        check_subset(self.config.subset_size, self.num_critics)
-        # Metrics of the delayed actor are zero until its first update.
-        self.last_metrics = {
-            name: torch.zeros((), device=self.device) for name in ("actor_loss", "entropy_term")
-        }
+        check_subset(self.config.subset_size, self.critic.num_critics)
 
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
-        return {**super().noise_shapes(batch_size), "subset": ("uniform", (self.num_critics,))}
+        return {**super().noise_shapes(batch_size), "subset": ("uniform", (self.critic.num_critics,))}
 
     def value_target(self, batch: Batch, noise: Noise) -> Tensor:
         """SAC's target from the minimum over one random subset, shared by the batch and by all critics."""
@@ -85,15 +69,13 @@ def redq_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
 
     `sampled_q_values` are those of all critics, `(B, N)`, or their mean, `(B,)`.
     """
-    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
-    logprobs, alpha, sampled_q = named["sampled_logprobs"], named["alpha"], named["sampled_q_values"]
+    named = losses.named_tensors(inputs)
+    sampled_q = named["sampled_q_values"]
     if sampled_q.dim() == 2:
         sampled_q = losses.reduce_critics(sampled_q.mT, "mean")
-    return {
+    return losses.soft_policy_losses(named, sampled_q) | {
         "critic_loss": losses.critic_mse(named["critic_q_values"].mT, named["target_q_values"]),
-        "actor_loss": losses.soft_actor_loss(sampled_q, logprobs, alpha),
         "target_q_mean": named["target_q_values"].mean(-1),
-        "entropy_term": (alpha * logprobs).mean(-1),
     }
 
 
@@ -111,10 +93,5 @@ class REDQRunConfig(REDQConfig, REDQNetworkConfig, OnlineFields, OnlineDataField
 
 
 RECIPE = Recipe(
-    name="redq",
-    learner=REDQ,
-    model=MLPREDQModel,
-    settings=REDQRunConfig,
-    title="Randomized ensembled double Q",
-    papers=("2101.05982",),
+    "redq", REDQ, MLPREDQModel, REDQRunConfig, title="Randomized ensembled double Q", papers=("2101.05982",)
 )

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import losses
-from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, MetricTensors, Noise, NoiseShapes
 from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
-from rl_training.config.data_fields import OnlineDataFields
-from rl_training.config.run_fields import OnlineFields
-from rl_training.models.critics import QEnsemble
+from rl_training.config.data import OnlineDataFields
+from rl_training.config.run import OnlineFields
 from rl_training.models.models import MLPSACModel, SACNetworkConfig
 
 
@@ -31,9 +30,7 @@ class SACConfig(LearnerConfig):
     temperature_loss: Literal["log", "exp"] = setting(
         "log", "alpha's loss: log (common code) or exp (the paper's equation); same direction, other scale"
     )
-    actor_reduce: Literal["min", "mean"] = setting(
-        "min", "the actor climbs the minimum or mean of the critics"
-    )
+    actor_reduce: losses.Reduction = setting("min", "the actor climbs the minimum or mean of the critics")
     policy_delay: int = setting(1, "actor, temperature: one update in this many critic updates", ge=1)
 
 
@@ -47,9 +44,7 @@ class SAC(Learner):
 
     def setup(self) -> None:
         self.actor = self.model.actor
-        self.critic = self.part("critic", QEnsemble)
-        self.target_critic = self.add_target("critic", self.critic)
-        self.add_optimizer("critic", self.critic.parameters(), "critic")
+        self.critic, self.target_critic = self.add_critic()
         self.add_optimizer("actor", self.actor.parameters(), "actor")
         entropy = self.config.target_entropy
         self.target_entropy = -float(self.model.action_dim) if entropy is None else entropy
@@ -69,7 +64,7 @@ class SAC(Learner):
         # The last update of each round of `policy_delay` moves the actor.
         return "full" if (self.updates + 1) % self.config.policy_delay == 0 else "critic"
 
-    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+    def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
         alpha = self.alpha()
         critic_loss, metrics = self.critic_loss(batch, noise)
         critic_gradients = self.gradients("critic", critic_loss)
@@ -92,7 +87,7 @@ class SAC(Learner):
         """The temperature as a constant that broadcasts over the batch, `[*S, 1]`."""
         return self.log_alpha.detach().exp().unsqueeze(-1) if self.learns_alpha else self.fixed_alpha
 
-    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, Losses]:
+    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, MetricTensors]:
         """Regression of every critic on the soft Bellman target (eq. 5)."""
         with torch.no_grad():
             target = self.value_target(batch, noise)
@@ -123,16 +118,9 @@ class SAC(Learner):
 
 def sac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     """From `q1_values q2_values target_q_values sampled_logprobs sampled_q1 sampled_q2 alpha`."""
-    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
-    logprobs, alpha = named["sampled_logprobs"], named["alpha"]
-    sampled_q = losses.reduce_critics(torch.stack([named["sampled_q1"], named["sampled_q2"]], dim=-2), "min")
-    q = torch.stack([named["q1_values"], named["q2_values"]], dim=-2)
-    return {
-        "critic_loss": losses.critic_mse(q, named["target_q_values"]),
-        "actor_loss": losses.soft_actor_loss(sampled_q, logprobs, alpha),
-        "target_q_mean": named["target_q_values"].mean(-1),
-        "entropy_term": (alpha * logprobs).mean(-1),
-    }
+    named = losses.named_tensors(inputs)
+    lowest = torch.minimum(named["sampled_q1"], named["sampled_q2"])
+    return losses.twin_losses(named) | losses.soft_policy_losses(named, lowest)
 
 
 class SACRunConfig(SACConfig, SACNetworkConfig, OnlineFields, OnlineDataFields):
@@ -140,10 +128,5 @@ class SACRunConfig(SACConfig, SACNetworkConfig, OnlineFields, OnlineDataFields):
 
 
 RECIPE = Recipe(
-    name="sac",
-    learner=SAC,
-    model=MLPSACModel,
-    settings=SACRunConfig,
-    title="Soft actor-critic",
-    papers=("1801.01290", "1812.05905"),
+    "sac", SAC, MLPSACModel, SACRunConfig, title="Soft actor-critic", papers=("1801.01290", "1812.05905")
 )

@@ -9,17 +9,15 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import losses
-from rl_training.algorithms.ensembles import values_of
-from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, MetricTensors, Noise, NoiseShapes
+from rl_training.algorithms.losses import values_of
 from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
-from rl_training.config.data_fields import OnlineDataFields
-from rl_training.config.run_fields import OnlineFields
-from rl_training.models.actors import Actor, DeterministicTanh
-from rl_training.models.critics import QEnsemble
+from rl_training.config.data import OnlineDataFields
+from rl_training.config.run import OnlineFields
+from rl_training.models.actors import Actor, DeterministicTanh, NoisyActor
 from rl_training.models.models import MLPTD3Model
-from rl_training.models.network_settings import NetworkConfig
-from rl_training.models.noisy import NoisyActor
+from rl_training.models.networks import NetworkConfig
 
 
 class TD3Config(LearnerConfig):
@@ -47,13 +45,9 @@ class TD3(Learner):
 
     def setup(self) -> None:
         self.actor = self.part("actor", DeterministicTanh)
-        self.critic = self.part("critic", QEnsemble)
         self.target_actor = self.add_target("actor", self.actor)
-        self.target_critic = self.add_target("critic", self.critic)
-        self.add_optimizer("critic", self.critic.parameters(), "critic")
+        self.critic, self.target_critic = self.add_critic()
         self.add_optimizer("actor", self.actor.parameters(), "actor")
-        # Metrics of the delayed actor are zero until its first update.
-        self.last_metrics = {name: torch.zeros((), device=self.device) for name in self.delayed_metrics}
 
     def acting(self) -> Actor:
         """The actor itself draws nothing: where random actions are wanted, noise is added."""
@@ -66,7 +60,7 @@ class TD3(Learner):
     def stage(self) -> str:
         return "full" if (self.updates + 1) % self.config.policy_delay == 0 else "critic"
 
-    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+    def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
         with torch.no_grad():
             target = self.value_target(batch, noise)
         critic_loss = losses.critic_mse(self.critic(batch["obs"], batch["actions"]), target)
@@ -101,16 +95,16 @@ class TD3(Learner):
         """What the target takes the next state to be worth, `[*S, B]`."""
         return losses.reduce_critics(self.target_critic(batch["next_obs"], next_actions), "min")
 
-    def actor_loss(self, batch: Batch) -> tuple[Tensor, Losses]:
+    def actor_loss(self, batch: Batch) -> tuple[Tensor, MetricTensors]:
         actions = self.actor.mode(batch["obs"])
         loss, parts = self.policy_loss(self.actor_value(batch["obs"], actions), actions, batch)
         return loss, {"actor_loss": loss.detach(), **parts}
 
     def actor_value(self, obs: Tensor, actions: Tensor) -> Tensor:
         """The value that the actor climbs, `[*S, B]`: the first critic's alone."""
-        return values_of(self.critic, first_member, obs, actions).squeeze(-2)
+        return values_of(self.critic, lambda p: p.narrow(-3, 0, 1), obs, actions).squeeze(-2)
 
-    def policy_loss(self, q: Tensor, actions: Tensor, batch: Batch) -> tuple[Tensor, Losses]:
+    def policy_loss(self, q: Tensor, actions: Tensor, batch: Batch) -> tuple[Tensor, MetricTensors]:
         """Loss `[*S]` of actions with the values `q`, and metrics of its parts."""
         return value_loss(q), {}
 
@@ -127,11 +121,6 @@ class PulledTD3(TD3):
         self.pull.fill_(1.0 - progress)
 
 
-def first_member(parameter: Tensor) -> Tensor:
-    """The actor climbs the first critic alone."""
-    return parameter.narrow(-3, 0, 1)
-
-
 def smoothed_actions(actions: Tensor, noise: Tensor, policy_noise: float, noise_clip: float) -> Tensor:
     """clip(a + clip(sigma * noise, -c, c), -1, 1): similar actions should have similar values (TD3)."""
     return (actions + (policy_noise * noise).clamp(-noise_clip, noise_clip)).clamp(-1.0, 1.0)
@@ -142,31 +131,17 @@ def value_loss(q: Tensor) -> Tensor:
     return -q.mean(-1)
 
 
-def twin_losses(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the helpers of this family share, from `q1_values q2_values target_q_values`."""
-    q = torch.stack([named["q1_values"], named["q2_values"]], dim=-2)
-    target = named["target_q_values"]
-    return {"critic_loss": losses.critic_mse(q, target), "target_q_mean": target.mean(-1)}
-
-
 def td3_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     """From `q1_values q2_values target_q_values actor_q_values`.
 
     `actor_q_values` are the first critic's at the policy's actions.
     """
-    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
-    return twin_losses(named) | {"actor_loss": value_loss(named["actor_q_values"])}
+    named = losses.named_tensors(inputs)
+    return losses.twin_losses(named) | {"actor_loss": value_loss(named["actor_q_values"])}
 
 
 class TD3RunConfig(TD3Config, NetworkConfig, OnlineFields, OnlineDataFields):
     """Every setting of a TD3 run."""
 
 
-RECIPE = Recipe(
-    name="td3",
-    learner=TD3,
-    model=MLPTD3Model,
-    settings=TD3RunConfig,
-    title="Twin delayed DDPG",
-    papers=("1802.09477",),
-)
+RECIPE = Recipe("td3", TD3, MLPTD3Model, TD3RunConfig, title="Twin delayed DDPG", papers=("1802.09477",))

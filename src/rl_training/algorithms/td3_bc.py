@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from rl_training.algorithms.bc import imitation_error
-from rl_training.algorithms.learner import Batch, Losses
-from rl_training.algorithms.losses import value_weight
+from rl_training.algorithms.learner import Batch, MetricTensors
+from rl_training.algorithms.losses import named_tensors, twin_losses, value_weight
 from rl_training.algorithms.recipe import Recipe
-from rl_training.algorithms.td3 import PulledTD3, TD3Config, twin_losses, value_loss
+from rl_training.algorithms.td3 import PulledTD3, TD3Config, value_loss
 from rl_training.algorithms.td3 import smoothed_actions as smoothed_actions  # was public here before TD3 was
 from rl_training.config import setting
-from rl_training.config.data_fields import OfflineFields
+from rl_training.config.data import OfflineFields
 from rl_training.models.actors import Actor
 from rl_training.models.models import MLPTD3Model
-from rl_training.models.network_settings import NetworkConfig
+from rl_training.models.networks import NetworkConfig
 
 
 class TD3BCConfig(TD3Config):
@@ -37,7 +36,7 @@ class TD3BC(PulledTD3):
         """The plain actor, as its paper's: where it goes online, whoever collects adds the noise."""
         return self.actor
 
-    def policy_loss(self, q: Tensor, actions: Tensor, batch: Batch) -> tuple[Tensor, Losses]:
+    def policy_loss(self, q: Tensor, actions: Tensor, batch: Batch) -> tuple[Tensor, MetricTensors]:
         imitation = imitation_error(actions, batch["actions"])
         weight = value_weight(q, self.config.alpha)
         loss = weighted_actor_loss(q, self.pull * imitation, weight)
@@ -54,7 +53,7 @@ def td3_bc_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
 
     `actor_q_values` are the first critic's at the policy's actions; `alpha` defaults to 2.5.
     """
-    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
+    named = named_tensors(inputs)
     imitation = imitation_error(named["policy_actions"], named["actions"])
     weight = value_weight(named["actor_q_values"], inputs.get("alpha", 2.5))
     return twin_losses(named) | {
@@ -72,11 +71,4 @@ class TD3BCRunConfig(TD3BCConfig, NetworkConfig, OfflineFields):
     )
 
 
-RECIPE = Recipe(
-    name="td3_bc",
-    learner=TD3BC,
-    model=MLPTD3Model,
-    settings=TD3BCRunConfig,
-    title="TD3+BC",
-    papers=("2106.06860",),
-)
+RECIPE = Recipe("td3_bc", TD3BC, MLPTD3Model, TD3BCRunConfig, title="TD3+BC", papers=("2106.06860",))

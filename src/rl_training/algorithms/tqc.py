@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from rl_training.algorithms import losses, quantiles
-from rl_training.algorithms.ensembles import agreed_size
-from rl_training.algorithms.learner import Batch, Losses, Noise
+from rl_training.algorithms import losses
+from rl_training.algorithms.learner import Batch, MetricTensors, Noise
 from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig
 from rl_training.config import setting
-from rl_training.config.data_fields import OnlineDataFields
-from rl_training.config.run_fields import OnlineFields
+from rl_training.config.data import OnlineDataFields
+from rl_training.config.run import OnlineFields
 from rl_training.core.errors import ConfigError
-from rl_training.models.models import MLPTQCModel, PolicyModel, TQCNetworkConfig
+from rl_training.models.models import MLPTQCModel, TQCNetworkConfig
 
 
 class TQCConfig(SACConfig):
@@ -28,7 +27,7 @@ class TQCConfig(SACConfig):
         2, "largest pooled atoms left out of the target, times the critics; more is more pessimistic", ge=0
     )
     kappa: float = setting(1.0, "error at which the quantile loss turns from quadratic to linear", gt=0)
-    actor_reduce: Literal["min", "mean"] = setting(
+    actor_reduce: losses.Reduction = setting(
         "mean", "the actor climbs the minimum or mean of the critics' mean quantiles"
     )
 
@@ -38,38 +37,26 @@ class TQC(SAC):
 
     config_class = TQCConfig
     config: TQCConfig
-
-    def __init__(
-        self,
-        model: PolicyModel,
-        *,
-        seed: int = 0,
-        num_critics: int | None = None,
-        num_quantiles: int | None = None,
-        **keywords: object,
-    ) -> None:
-        agreed_size("num_critics", num_critics, model)
-        self.num_quantiles = agreed_size("num_quantiles", num_quantiles, model)
-        super().__init__(model, seed=seed, **keywords)
+    model_sizes = ("num_critics", "num_quantiles")
 
     def setup(self) -> None:
         super().setup()
-        check_drop(self.config.top_quantiles_to_drop_per_net, self.num_quantiles)
+        check_drop(self.config.top_quantiles_to_drop_per_net, self.critic.num_outputs)
 
-    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, Losses]:
+    def critic_loss(self, batch: Batch, noise: Noise) -> tuple[Tensor, MetricTensors]:
         """Quantile regression of every critic on the truncated mixture."""
         with torch.no_grad():
             atoms = self.value_target(batch, noise)
         current = self.critic(batch["obs"], batch["actions"])
-        loss = quantiles.quantile_huber(current, atoms, self.config.kappa)
+        loss = losses.quantile_huber(current, atoms, self.config.kappa)
         return loss, {"target_q_mean": atoms.mean((-1, -2))}
 
     def value_target(self, batch: Batch, noise: Noise) -> Tensor:
         """Atoms of the target distribution, `[*S, B, M]`, the next action drawn from the online actor."""
         next_actions, logprobs = self.actor(batch["next_obs"], noise["next"])
         next_quantiles = self.target_critic(batch["next_obs"], next_actions)
-        kept = quantiles.smallest_atoms(next_quantiles, self.config.top_quantiles_to_drop_per_net)
-        return quantiles.soft_target_atoms(
+        kept = losses.smallest_atoms(next_quantiles, self.config.top_quantiles_to_drop_per_net)
+        return losses.soft_target_atoms(
             kept, batch["rewards"], batch["dones"], logprobs, self.alpha(), self.discount(batch)
         )
 
@@ -88,14 +75,11 @@ def tqc_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
 
     `sampled_q_values` `(B,)` are the means of all quantiles at the policy's actions; `kappa` defaults to 1.
     """
-    named = {name: torch.as_tensor(value) for name, value in inputs.items()}
-    logprobs, alpha, atoms = named["sampled_logprobs"], named["alpha"], named["target_quantiles"]
-    current = named["critic_quantiles"].movedim(-2, -3)
-    return {
-        "critic_loss": quantiles.quantile_huber(current, atoms, float(inputs.get("kappa", 1.0))),
-        "actor_loss": losses.soft_actor_loss(named["sampled_q_values"], logprobs, alpha),
+    named = losses.named_tensors(inputs)
+    current, atoms = named["critic_quantiles"].movedim(-2, -3), named["target_quantiles"]
+    return losses.soft_policy_losses(named, named["sampled_q_values"]) | {
+        "critic_loss": losses.quantile_huber(current, atoms, float(inputs.get("kappa", 1.0))),
         "target_q_mean": atoms.mean(),
-        "entropy_term": (alpha * logprobs).mean(-1),
     }
 
 
@@ -109,10 +93,5 @@ class TQCRunConfig(TQCConfig, TQCNetworkConfig, OnlineFields, OnlineDataFields):
 
 
 RECIPE = Recipe(
-    name="tqc",
-    learner=TQC,
-    model=MLPTQCModel,
-    settings=TQCRunConfig,
-    title="Truncated quantile critics",
-    papers=("2005.04269",),
+    "tqc", TQC, MLPTQCModel, TQCRunConfig, title="Truncated quantile critics", papers=("2005.04269",)
 )

@@ -14,4 +14,4 @@ from rl_training.api.algorithms import SAC as SAC
 from rl_training.api.algorithms import TD3 as TD3
 from rl_training.api.algorithms import TD3BC as TD3BC
 from rl_training.api.algorithms import TQC as TQC
-from rl_training.core.train_config import TrainConfig as TrainConfig
+from rl_training.config.run import TrainConfig as TrainConfig

@@ -1,38 +1,72 @@
-"""The commands put together, and how an error becomes an exit code.
+"""The commands put together, and how an error becomes an exit code."""
 
-Nothing here may import torch or pydantic: each command imports what it needs when it runs, so that help and
-mistyped commands answer at once.
-"""
+from __future__ import annotations
 
 import os
+import platform
+import shlex
 import sys
+import tempfile
+import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from rl_training.cli.compare import compare
-from rl_training.cli.configs import configs
-from rl_training.cli.crash import report_bug
 from rl_training.cli.data import app as data_app
 from rl_training.cli.demo import demo
-from rl_training.cli.describe import describe
-from rl_training.cli.evaluate import evaluate
-from rl_training.cli.examples import examples
-from rl_training.cli.export import export
-from rl_training.cli.finetune import finetune
+from rl_training.cli.describe import configs, describe
 from rl_training.cli.judge import judge
-from rl_training.cli.predict import predict
-from rl_training.cli.report import report
-from rl_training.cli.resume import resume
-from rl_training.cli.sweep import sweep
-from rl_training.cli.train import train
-from rl_training.cli.tune import tune
-from rl_training.config.wording import printable
-from rl_training.core.errors import UserError
-from rl_training.core.version import VERSION
+from rl_training.cli.options import examples
+from rl_training.cli.predict import evaluate, export, predict
+from rl_training.cli.studies import compare, report, sweep, tune
+from rl_training.cli.train import finetune, resume, train
+from rl_training.core.errors import UserError, asked_for, is_out_of_memory, printable
+from rl_training.core.version import VERSION, library_versions
+
+BUG = 70
+"""The exit code of a bug of ours (`EX_SOFTWARE` of sysexits.h)."""
+
+
+def report_bug(problem: Exception, arguments: Sequence[str], *, debug: bool) -> int:
+    """Say what happened and where the whole story is, and return the exit code."""
+    what = " ".join(f"{type(problem).__name__}: {problem}".split())[:500]
+    if debug:
+        traceback.print_exception(problem)
+    place = _write_report(problem, arguments)
+    where = "no report could be written" if place is None else f"full report: {place}"
+    remedy = "" if debug else "; rl-training --debug COMMAND … shows the traceback"
+    typer.echo(f"error: this is a bug of rl-training: {printable(what)}; {where}{remedy}", err=True)
+    return BUG
+
+
+def _write_report(problem: Exception, arguments: Sequence[str]) -> str | None:
+    """A file of its own in the system's temporary directory, which only the user can read."""
+    versions = [f"{name} {version}" for name, version in library_versions().items()]
+    lines = [
+        f"command: {shlex.join(['rl-training', *arguments])}",
+        f"directory: {_working_directory()}",
+        f"versions: {', '.join([*versions, platform.platform()])}",
+        "",
+        "".join(traceback.format_exception(problem)),
+    ]
+    try:
+        descriptor, place = tempfile.mkstemp(prefix="rl-training-bug-", suffix=".txt")
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write("\n".join(lines))
+    except OSError:
+        return None
+    return place
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "no longer there"
+
 
 USER_ERROR = 2
 
@@ -50,64 +84,46 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(
-    epilog=examples(
-        "rl-training train --config sac/pendulum",
-        "rl-training train --config my_run.yaml --seed 3 --set algo_kwargs.gamma=0.98",
-    )
-)(train)
-app.command(epilog=examples("rl-training evaluate --checkpoint runs/RUN --episodes 20"))(evaluate)
+COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
+    train: (
+        "train --config sac/pendulum",
+        "train --config my_run.yaml --seed 3 --set algo_kwargs.gamma=0.98",
+    ),
+    evaluate: ("evaluate --checkpoint runs/RUN --episodes 20",),
+    predict: (
+        'predict --checkpoint runs/RUN --obs "0.1, 0.2, 0.3"',
+        "predict --checkpoint runs/RUN --obs-file observations.npy",
+        "predict --checkpoint runs/RUN --obs-file - < observations.json",
+    ),
+    export: (
+        "export --checkpoint runs/RUN --format onnx --out policy.onnx",
+        "export --checkpoint runs/RUN --out policy.safetensors --distribution",
+    ),
+    resume: (
+        "resume --checkpoint runs/RUN",
+        "resume --checkpoint runs/RUN --total-timesteps 50000",
+    ),
+    finetune: (
+        "finetune --checkpoint runs/RUN --timesteps 20000",
+        "finetune --checkpoint runs/RUN --timesteps 20000 --set algo_kwargs.offline_share=0.25",
+    ),
+    configs: ("configs", "configs sac/pendulum > my_run.yaml"),
+    describe: ("describe sac",),
+    demo: ("demo", "demo --seed 1 --output-dir demo_runs"),
+    sweep: ("sweep pendulum --workers 2", "sweep my_sweep.yaml --backend ray --address auto"),
+    tune: ("tune pendulum --workers 2", "tune my_search.yaml"),
+    report: ("report runs --out report.html", "report 'runs/sac-*' 'runs/tqc-*' --out report.md"),
+    judge: (
+        "judge runs/RUN --data log.parquet --out judge.html",
+        "judge policy.onnx runs/RUN --data log.hdf5 --gamma 0.98 --json judge.json",
+    ),
+    compare: ("compare 'runs/sac-*' 'runs/tqc-*'",),
+}
+"""Each with examples of how it is called."""
+
+for _command, _calls in COMMANDS.items():
+    app.command(epilog=examples(*(f"rl-training {call}" for call in _calls)))(_command)
 app.command("eval", hidden=True, help="The same as `evaluate`.")(evaluate)
-app.command(
-    epilog=examples(
-        'rl-training predict --checkpoint runs/RUN --obs "0.1, 0.2, 0.3"',
-        "rl-training predict --checkpoint runs/RUN --obs-file observations.npy",
-        "echo '[[0.1, 0.2, 0.3]]' | rl-training predict --checkpoint runs/RUN --obs-file -",
-    )
-)(predict)
-app.command(
-    epilog=examples(
-        "rl-training export --checkpoint runs/RUN --format onnx --out policy.onnx",
-        "rl-training export --checkpoint runs/RUN --out policy.safetensors --distribution",
-    )
-)(export)
-app.command(
-    epilog=examples(
-        "rl-training resume --checkpoint runs/RUN",
-        "rl-training resume --checkpoint runs/RUN --total-timesteps 50000",
-    )
-)(resume)
-app.command(
-    epilog=examples(
-        "rl-training finetune --checkpoint runs/RUN --timesteps 20000",
-        "rl-training finetune --checkpoint runs/RUN --timesteps 20000 --set algo_kwargs.offline_share=0.25",
-    )
-)(finetune)
-app.command(epilog=examples("rl-training configs", "rl-training configs sac/pendulum > my_run.yaml"))(configs)
-app.command(epilog=examples("rl-training describe sac"))(describe)
-app.command(epilog=examples("rl-training demo", "rl-training demo --seed 1 --output-dir demo_runs"))(demo)
-
-app.command(
-    epilog=examples(
-        "rl-training sweep pendulum --workers 2",
-        "rl-training sweep my_sweep.yaml --backend ray --address auto",
-    )
-)(sweep)
-app.command(epilog=examples("rl-training tune pendulum --workers 2", "rl-training tune my_search.yaml"))(tune)
-app.command(
-    epilog=examples(
-        "rl-training report runs --out report.html",
-        "rl-training report 'runs/sac-*' 'runs/tqc-*' --out report.md",
-    )
-)(report)
-app.command(
-    epilog=examples(
-        "rl-training judge runs/RUN --data log.parquet --out judge.html",
-        "rl-training judge policy.onnx runs/RUN --data log.hdf5 --gamma 0.98 --json judge.json",
-    )
-)(judge)
-app.command(epilog=examples("rl-training compare 'runs/sac-*' 'runs/tqc-*'"))(compare)
-
 app.add_typer(data_app, name="data")
 
 
@@ -154,12 +170,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in str(error).splitlines():
             typer.echo(f"error: {printable(line)}", err=True)
         return USER_ERROR
-    except MemoryError as problem:
-        typer.echo(
-            f"error: not enough memory: {str(problem) or 'no details'}; choose smaller sizes", err=True
-        )
-        return USER_ERROR
     except Exception as problem:
+        if is_out_of_memory(problem):
+            what = printable(asked_for(problem))
+            typer.echo(f"error: not enough memory: {what}; choose smaller sizes or less data", err=True)
+            return USER_ERROR
         return report_bug(problem, arguments, debug=wishes.debug)
     return 0
 

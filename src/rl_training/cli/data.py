@@ -7,28 +7,77 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_training.cli.column_options import with_column_options
-from rl_training.cli.examples import examples
-from rl_training.cli.options import QuietOption
+from rl_training.cli.options import (
+    EnvKwargsOption,
+    HighOption,
+    LowOption,
+    MinariRootOption,
+    QuietOption,
+    examples,
+    parse_env_kwargs,
+    print_json,
+    print_table,
+    with_column_options,
+)
+from rl_training.config.data import TABLE_KINDS
+from rl_training.core.errors import ConfigError, DataError, UserError
 
 if TYPE_CHECKING:
     from rl_training.core.spaces import Spaces
-    from rl_training.data.episode_log import EpisodeLog
-    from rl_training.data.inspection import Inspection
+    from rl_training.data.convert import DatasetLocation
+    from rl_training.data.inspect import Inspection
+    from rl_training.data.log import EpisodeLog
+    from rl_training.data.tables.guess import Guess
+
+
+def print_guess(place: DatasetLocation, fields: dict[str, object], *, as_json: bool) -> bool:
+    """Print columns and a mapping to start from, if the place is a table that needs one."""
+    if place.kind not in TABLE_KINDS or place.path is None:
+        return False
+    from rl_training.data.tables.guess import guess_mapping, look_at, needs_mapping
+
+    path, source = Path(place.path), place.source(fields)
+    kind = None if place.kind == "table" else place.kind
+    if not needs_mapping(path, source, kind=kind):
+        return False
+    guess = guess_mapping(look_at(path, source, kind=kind))
+    if as_json:
+        print_json(guess.to_dict())
+    else:
+        _print(guess)
+    return True
+
+
+def _print(guess: Guess) -> None:
+    facts = guess.facts
+    many = f"{facts.files} files, " if facts.files > 1 else ""
+    typer.echo(f"{facts.source}: {many}{len(facts.columns)} columns, {facts.rows_seen:,} rows looked at")
+    rows = [
+        (
+            column.name,
+            column.kind,
+            column.low,
+            column.high,
+            str(column.missing or ""),
+            guess.reasons[column.name],
+        )
+        for column in facts.columns
+    ]
+    print_table(("column", "kind", "min", "max", "empty", "taken for"), rows)
+    for question in guess.questions:
+        typer.echo(f"- {question}")
+    typer.echo("\nA mapping to start from, in a config:\n")
+    typer.echo(guess.yaml())
+    typer.echo(
+        "or on the command line (also of `data inspect` and `data convert`, with the path in front):\n"
+    )
+    typer.echo(f"  rl-training train --algo iql {guess.flags()} --action-low … --action-high …")
+
 
 app = typer.Typer(help="Inspect, collect and convert datasets.", no_args_is_help=True)
 
-RootOption = Annotated[
-    Path | None, typer.Option("--minari-root", help="Directory of Minari datasets (default: Minari's own).")
-]
 EnvOption = Annotated[
     str | None, typer.Option("--env-id", help="Gymnasium environment that the data comes from.")
-]
-LowOption = Annotated[
-    list[float] | None, typer.Option("--action-low", help="Lower bound; once, or once per action.")
-]
-HighOption = Annotated[
-    list[float] | None, typer.Option("--action-high", help="Upper bound; once, or once per action.")
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists already.")]
 
@@ -39,6 +88,7 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace a fi
         "rl-training data inspect 'logs/*.csv'",
         "rl-training data inspect 'logs/*.csv' --obs 'T_*,level' --action 'valve,heater' --reward score",
         "rl-training data inspect D4RL/door/human-v2 --json",
+        "rl-training data inspect log.hdf5 --plot log.png",
     )
 )
 @with_column_options
@@ -50,10 +100,10 @@ def inspect(
     env_id: EnvOption = None,
     action_low: LowOption = None,
     action_high: HighOption = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Where the picture goes.")] = None,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw a picture into this PNG file.")] = None,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw none: the default.", hidden=True)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    minari_root: RootOption = None,
+    minari_root: MinariRootOption = None,
 ) -> None:
     """Say what is in a dataset and what is suspicious about it.
 
@@ -61,30 +111,30 @@ def inspect(
     """
     import warnings
 
-    from rl_training.cli.output import print_json
-    from rl_training.cli.table_guess import print_guess
-    from rl_training.data.convert import read_place, source_place
-    from rl_training.data.inspection import inspect_log
-    from rl_training.data.inspection_plot import plot_inspection
-    from rl_training.data.validation import DataWarning
+    from rl_training.data.convert import read_location, source_location
+    from rl_training.data.inspect import inspect_log, plot_inspection
+    from rl_training.data.reading import DataWarning
 
-    place = source_place(source, minari_root)
+    if plot is not None and no_plot:
+        raise ConfigError(f"--plot {plot} and --no-plot contradict each other; give one of them")
+    if env_id is not None and (action_low or action_high):
+        raise ConfigError(f"--env-id {env_id} and --action-low/--action-high both give bounds: choose one")
+    place = source_location(source, minari_root)
+    _refuse_root(minari_root, place)
     if print_guess(place, fields, as_json=as_json):
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # they are part of the report
-        log = read_place(place, lenient=True, fields=fields)
-    stated = _given_bounds(log, action_low, action_high)
-    found = inspect_log(log, stated or _bounds_for_report(env_id, log.info.env_id))
+        log = read_location(place, exact=True, lenient=True, fields=fields)
+    spaces = _stated_spaces(log, env_id, action_low, action_high) or _named_spaces(log.info.env_id)
+    found = inspect_log(log, spaces)
     if as_json:
         print_json(found.to_dict())
     else:
         _print_report(found)
-    if not no_plot:
-        name = source.replace("/", "-") if place.dataset_id is not None else Path(source).stem
-        path = plot or Path(f"inspect-{name.replace('*', 'all')}.png")
-        plot_inspection(found, log, path)
-        typer.echo(f"picture: {path}", err=as_json)
+    if plot is not None:
+        plot_inspection(found, log, plot)
+        typer.echo(f"picture: {plot}", err=as_json)
 
 
 @app.command(
@@ -110,24 +160,29 @@ def collect(
         float, typer.Option("--random-share", min=0.0, max=1.0, help="Share of actions drawn at random.")
     ] = 0.0,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of environment and noise.")] = 0,
-    env_kwargs: Annotated[
-        str, typer.Option("--env-kwargs", help="Keyword arguments of the environment, as YAML.")
-    ] = "{}",
+    env_kwargs: EnvKwargsOption = None,
     overwrite: OverwriteOption = False,
-    minari_root: RootOption = None,
+    minari_root: MinariRootOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Step an environment with random actions or a saved policy, and store the transitions.
 
     Run the same command again after an interruption: it goes on where it stopped.
     """
-    from rl_training.data.convert import target_place
+    from rl_training.data.convert import target_location
     from rl_training.runtime.progress import ProgressDisplay
-    from rl_training.runtime.resumable_collection import CollectionRequest, collect_to
+    from rl_training.runtime.record import CollectionRequest, collect_to
 
-    target = target_place(out, minari_root)
+    for option, value in (("--noise", noise), ("--random-share", random_share)):
+        if value and checkpoint is None:
+            raise ConfigError(f"{option} needs --checkpoint: without one all actions are random, got {value}")
+    from rl_training.runs.saved import SavedRun, environment_to_collect_in
+
+    target = target_location(out, minari_root)
+    _refuse_root(minari_root, target)
     _refuse_existing(target.path if target.dataset_id is None else None, overwrite)
-    env, kwargs = _environment(env_id, _mapping(env_kwargs), checkpoint)
+    run = None if checkpoint is None else SavedRun(checkpoint, device="cpu")
+    env, kwargs = environment_to_collect_in(run, env_id, parse_env_kwargs(env_kwargs))
     request = CollectionRequest(
         env_id=env,
         rows=rows,
@@ -140,7 +195,7 @@ def collect(
     display = ProgressDisplay(quiet=quiet)
     try:
         display.start(rows, f"collecting {rows} rows of {env}")
-        log = collect_to(target, request, display.update)
+        log = collect_to(target, request, display.update, policy=None if run is None else run.policy)
     finally:
         display.stop()
     typer.echo(f"{target}: {len(log)} rows, {int(log.ends.sum())} episodes")
@@ -167,51 +222,43 @@ def convert(
     action_low: LowOption = None,
     action_high: HighOption = None,
     overwrite: OverwriteOption = False,
-    minari_root: RootOption = None,
+    minari_root: MinariRootOption = None,
 ) -> None:
     """Write a dataset in another format: every transition, its precision and its action bounds stay."""
     from rl_training.data import convert as conversion
 
-    place, goal = conversion.source_place(source, minari_root), conversion.target_place(target, minari_root)
+    place, goal = (
+        conversion.source_location(source, minari_root),
+        conversion.target_location(target, minari_root),
+    )
+    _refuse_root(minari_root, place, goal)
     _refuse_existing(goal.path if goal.dataset_id is None else None, overwrite)
-    log = conversion.read_place(place, exact=True, fields=fields)
-    spaces = _given_bounds(log, action_low, action_high) or _bounds(env_id)
+    log = conversion.read_location(place, exact=True, fields=fields)
+    spaces = _stated_spaces(log, env_id, action_low, action_high)
     log = conversion.with_facts(log, spaces=spaces, env_id=env_id)
-    conversion.write_place(log, goal)
+    conversion.write_location(log, goal)
     typer.echo(f"{goal}: {len(log)} rows, {int(log.ends.sum())} episodes")
     omitted = conversion.left_out(place, fields)
     if omitted:
         typer.echo(f"left out, not part of a transition: {', '.join(omitted)}", err=True)
 
 
-def _bounds(env_id: str | None) -> Spaces | None:
-    """Action bounds of an environment that the user names."""
-    if env_id is None:
-        return None
-    from rl_training.runtime.environments import spaces_of
+def _refuse_root(root: Path | None, *places: DatasetLocation) -> None:
+    """A directory of Minari datasets says nothing where only files are read and written."""
 
-    return spaces_of(env_id)
+    if root is not None and all(place.dataset_id is None for place in places):
+        raise ConfigError(f"--minari-root is for Minari ids, not for {places[0]}: leave it out")
 
 
-def _bounds_for_report(env_id: str | None, named: str | None) -> Spaces | None:
-    """Bounds of the user's environment; of one that the data merely names, only if it is known here."""
-    if env_id is not None or named is None:
-        return _bounds(env_id)
-    from rl_training.core.errors import UserError
-    from rl_training.runtime.offline_data import spaces_of_named
-
-    try:
-        return spaces_of_named(named, "the data")
-    except UserError:
-        return None
-
-
-def _given_bounds(log: EpisodeLog, low: list[float] | None, high: list[float] | None) -> Spaces | None:
-    from rl_training.core.errors import ConfigError
+def _stated_spaces(
+    log: EpisodeLog, env_id: str | None, low: list[float] | None, high: list[float] | None
+) -> Spaces | None:
+    """The bounds that the user gives, in numbers or by the name of an environment that has them."""
     from rl_training.core.spaces import Spaces
+    from rl_training.runtime.envs import spaces_of
 
     if low is None and high is None:
-        return None
+        return None if env_id is None else spaces_of(env_id)
     if low is None or high is None:
         raise ConfigError("--action-low and --action-high must be given together")
     obs_dim, action_dim = (values.shape[1] if values.ndim > 1 else 1 for values in (log.obs, log.actions))
@@ -222,48 +269,28 @@ def _given_bounds(log: EpisodeLog, low: list[float] | None, high: list[float] | 
     return Spaces(obs_dim, bounds[0], bounds[1])
 
 
-def _environment(
-    env_id: str | None, env_kwargs: dict[str, object], checkpoint: Path | None
-) -> tuple[str, dict[str, object]]:
-    """The environment of the options, else the one that the checkpoint's policy was trained for."""
-    from rl_training.core.checkpoints import load_run_state
-    from rl_training.core.errors import ConfigError
-    from rl_training.experiment.workflows import refuse_import, saved_fields
-    from rl_training.policies.saved import NOT_FOR_ACTING
+def _named_spaces(env_id: str | None) -> Spaces | None:
+    """Bounds of an environment that the data merely names, only if it is known here."""
+    from rl_training.runtime.offline_data import spaces_of_named
 
-    if env_id is not None:
-        return env_id, env_kwargs
-    if checkpoint is None:
-        raise ConfigError("--env-id is required (or --checkpoint of a run that has one)")
-    config, _ = saved_fields(load_run_state(checkpoint, skip=NOT_FOR_ACTING))
-    if config.env_id is None:
-        raise ConfigError(f"--env-id is required: {checkpoint} was trained without an environment")
-    return refuse_import(config.env_id), {**config.env_kwargs, **env_kwargs}
-
-
-def _mapping(text: str) -> dict[str, object]:
-    from rl_training.config.yaml_text import parse_yaml
-    from rl_training.core.errors import ConfigError
-
-    values = parse_yaml(text, "--env-kwargs")
-    if not isinstance(values, dict):
-        raise ConfigError(f"--env-kwargs must be a mapping such as '{{g: 9.8}}', got {text!r}")
-    return values
+    try:
+        return None if env_id is None else spaces_of_named(env_id, "the data")
+    except UserError:
+        return None
 
 
 def _refuse_existing(path: Path | None, overwrite: bool) -> None:
-    from rl_training.core.errors import DataError
 
     if path is not None and path.exists() and not overwrite:
         raise DataError(f"{path} exists already; add --overwrite to replace it")
 
 
 def _print_report(found: Inspection) -> None:
-    from rl_training.cli.output import print_table
-    from rl_training.data.inspection_text import feature_rows, overview_rows
+    from rl_training.data.inspect import action_rows, observation_rows, overview_rows
 
     print_table(("dataset", found.source), overview_rows(found))
-    print_table(("feature", "min", "max", "mean", "std", "on a bound"), feature_rows(found))
+    print_table(("action", "min", "max", "on a bound"), action_rows(found))
+    print_table(("observation", "min", "max", "mean", "std"), observation_rows(found))
     for warning in found.warnings:
         typer.echo(f"- {warning}")
     if not found.warnings:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.column_options import with_column_options
+from rl_training.cli.options import MinariRootOption, given, print_table, with_column_options
+from rl_training.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from rl_training.data.offline_dataset import TransitionDataset
-    from rl_training.judging.critics import TrainedCritic
-    from rl_training.judging.judgement import Judgement
+    from rl_training.judging.verdict import Judgement
 
 
 @with_column_options
@@ -32,8 +31,14 @@ def judge(
             help="The log: file, folder, pattern, or Minari id. Runs may leave it out: their own data.",
         ),
     ] = None,
-    gamma: Annotated[float, typer.Option("--gamma", help="Discount of future rewards.")] = 0.99,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the judgement.")] = 0,
+    minari_root: MinariRootOption = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option("--gamma", help="Discount of future rewards; default: that of the runs, else 0.99."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Seed of the judgement; default: 0.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write one HTML page with everything.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")] = None,
     checkpoints: Annotated[
@@ -49,13 +54,25 @@ def judge(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Say how good policies are from a log alone, and whether that can be said at all."""
-    from rl_training.cli.overrides import parsed_settings
-    from rl_training.core.atomic import write_json_atomic
+    from rl_training.config.run import apply_overrides
+    from rl_training.core.files import refuse_unwritable, write_json_atomic
+    from rl_training.judging.settings import JudgeConfig
 
-    keywords = {**parsed_settings("--set", settings or []), "gamma": gamma, "seed": seed}
-    log = data_of_runs(policies) if data is None else data
-    result = judged(policies, log, fields, quiet=quiet, checkpoints=checkpoints, **keywords)
+    keywords: dict[str, Any] = {}
+    apply_overrides(keywords, [*(settings or []), *given(gamma=gamma, seed=seed).items()])
+    JudgeConfig.build(keywords)  # nothing else can be set, and nothing wrong is read for
+    if out is not None and out == json_file:
+        raise UserError(f"--out and --json must name two files, got {out} twice")
+    for option, file in (("--out", out), ("--json", json_file)):
+        if file is not None:
+            refuse_unwritable(file, option)
+    refuse_missing(policies)
+    if minari_root is not None:
+        data = in_minari_root(data, minari_root)
+    result = judged(policies, data, fields, quiet=quiet, checkpoints=checkpoints, **keywords)
     print_result(result)
+    if "gamma" not in keywords:
+        typer.echo(f"discount of future rewards: {result.settings['gamma']:g}")
     if json_file is not None:
         write_json_atomic(json_file, result.to_dict())
         typer.echo(f"numbers: {json_file}")
@@ -65,96 +82,37 @@ def judge(
         typer.echo(f"page: {write_judge_page(result, out)}")
 
 
+def in_minari_root(data: str | None, root: Path) -> str:
+    """The folder of a Minari dataset, which names it wherever the datasets lie."""
+    from rl_training.data.convert import source_location
+
+    if data is None:
+        raise ConfigError("--minari-root must come with --data, the id of a dataset in it")
+    return source_location(data, root).spelling
+
+
 def judged(
-    policies: list[Path], data: str, fields: dict[str, Any], *, quiet: bool, **settings: Any
+    policies: list[Path], data: str | None, fields: dict[str, Any], *, quiet: bool, **settings: Any
 ) -> Judgement:
     """The judgement of files by a log, with progress for people at a terminal."""
-    from rl_training.judging.judge_policies import judge as judge_policies
-    from rl_training.policies.predict_files import open_policy
+    from rl_training.runs.saved import judge as judge_files
 
-    named = unique_names(policies)
-    opened = {name: open_policy(path) for name, path in named.items()}
-    log, critics = read_data(data, fields, policies), critics_of(named)
-    settings = {"discount_by_time": trained_by_time(policies), **settings}
+    others = {name: fields[name] for name in fields if name != "columns"}
     with Stages(quiet) as stages:
-        return judge_policies(opened, log, on_progress=stages.tell, critics=critics, **settings)
+        return judge_files(
+            policies, data, columns=fields.get("columns"), fields=others, on_progress=stages.tell, **settings
+        )
 
 
-def critics_of(paths: dict[str, Path]) -> dict[str, TrainedCritic]:
-    """What runs and checkpoints were trained with; exported policies have left it behind."""
-    from rl_training.judging.critics import trained_critic
-    from rl_training.policies.loading import is_policy_file
+def refuse_missing(policies: list[Path]) -> None:
 
-    found = {name: trained_critic(path) for name, path in paths.items() if not is_policy_file(path)}
-    return {name: critic for name, critic in found.items() if critic is not None}
-
-
-def read_data(source: str, fields: dict[str, Any], policies: list[Path]) -> TransitionDataset:
-    """The log; a table is read with the columns of the first run that names some, unless others are given."""
-    from rl_training.cli.table_guess import TABLE_KINDS
-    from rl_training.data.convert import read_place, source_place
-
-    place = source_place(source)
-    if place.kind in TABLE_KINDS and not fields:
-        fields = next((found for path in policies if (found := columns_of_run(path))), {})
-    return read_place(place, fields=fields).to_dataset()
-
-
-def data_of_runs(paths: list[Path]) -> str:
-    """The log that all of these runs were trained on."""
-    from rl_training.core.errors import UserError
-
-    found: dict[str, Path] = {}
-    for path in paths:
-        # Only a run directory is the user's own: a path that another file names is not followed.
-        settings = settings_of_run(path) if path.is_dir() else {}
-        name = settings.get("dataset_path") or settings.get("dataset_id")
-        if name is None:
-            raise UserError(f"--data is needed: {path} does not say by which log it can be judged")
-        found[str(name)] = path
-    if len(found) > 1:
-        told = ", ".join(f"{path} {name}" for name, path in found.items())
-        raise UserError(f"--data is needed: the runs were trained on different logs ({told})")
-    return next(iter(found))
-
-
-def columns_of_run(path: Path) -> dict[str, Any]:
-    """How a run or checkpoint read its own table; nothing for other data and for exported policies."""
-    from rl_training.cli.column_options import TABLE_FIELDS
-
-    settings = settings_of_run(path)
-    given = {name: settings[name] for name in TABLE_FIELDS if settings.get(name) is not None}
-    return given if any(given.get("columns", {}).values()) else {}
-
-
-def trained_by_time(paths: list[Path]) -> bool:
-    """Whether a run or checkpoint discounted steps by their duration: it is then judged so too."""
-    return any(settings_of_run(path).get("discount_by_time") for path in paths)
-
-
-def settings_of_run(path: Path) -> dict[str, Any]:
-    """What a run or checkpoint was trained with; exported policies do not say."""
-    from rl_training.core.checkpoints import read_header
-    from rl_training.policies.loading import is_policy_file
-
-    if is_policy_file(path):
-        return {}
-    settings: dict[str, Any] = read_header(path).get("config", {}).get("algo_kwargs", {})
-    return settings
-
-
-def unique_names(paths: list[Path]) -> dict[str, Path]:
-    """A short name for every path: its own, with as much of the directory as keeps it apart."""
-    for parts in range(1, max(len(path.parts) for path in paths) + 1):
-        names = ["/".join(path.parts[-parts:]) for path in paths]
-        if len(set(names)) == len(paths):
-            return dict(zip(names, paths, strict=True))
-    return {str(path): path for path in paths}
+    for path in policies:
+        if not path.exists():
+            raise UserError(f"no such run: {path}; give a run directory, a checkpoint or an exported policy")
 
 
 def print_result(result: Judgement) -> None:
-    from rl_training.cli.output import print_table
-    from rl_training.report.tables import plain_number
+    from rl_training.report.content import plain_number
 
     def told(value: float, low: float, high: float) -> tuple[str, str]:
         bounds = f"{plain_number(value)} [{plain_number(low)}, {plain_number(high)}]"

@@ -1,9 +1,55 @@
-"""Options that several commands share, so that they read the same everywhere."""
+"""What commands share: options, their meaning as settings, columns of tables; tables and JSON."""
 
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rl_training.config.yaml import parse_yaml
+from rl_training.core.errors import ConfigError
+from rl_training.core.files import plain_json
+from rl_training.core.types import State
+
+
+def examples(*lines: str) -> str:
+    """An epilog in which every example keeps its own line (a blank line is what the help renderer keeps)."""
+    return "\n\n".join(["Examples:", *(f"  {line}" for line in lines)])
+
+
+# ---- tables for people, JSON for programs
+
+_WIDTH_OF_A_FILE = 160  # a pipe has no width of its own; the usual 80 would break every sentence
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> None:
+    """Print rows of plain text under a header; long cells wrap to the width of the terminal."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH_OF_A_FILE)
+    table = Table(*header, box=box.SIMPLE, title=title, title_justify="left", title_style="bold")
+    table.columns[0].no_wrap = True  # names stay searchable
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a cell are not markup
+    console.print(table)
+
+
+def print_json(value: object) -> None:
+    """Print as JSON that any parser reads: a number that is not finite becomes null."""
+    print(json.dumps(plain_json(value), indent=2 if isinstance(value, Mapping) else None))
+
+
+# ---- options that several commands share, so that they read the same everywhere
 
 CheckpointOption = Annotated[
     Path,
@@ -19,6 +65,14 @@ EnvOption = Annotated[
     typer.Option(
         "--env-id",
         help="Environment, in place of the saved one; say it yourself where its id names a module to import.",
+    ),
+]
+EnvKwargsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--env-kwargs",
+        metavar="MAPPING",
+        help="Keyword arguments of the environment, in place of the run's or config's: '{g: 9.8}'.",
     ),
 ]
 WrapperOption = Annotated[
@@ -50,6 +104,145 @@ ChangedDataOption = Annotated[
     bool,
     typer.Option("--allow-changed-data", help="Go on although the data is not what it was; not exact."),
 ]
+MinariRootOption = Annotated[
+    Path | None, typer.Option("--minari-root", help="Directory of Minari datasets (default: Minari's own).")
+]
+LowOption = Annotated[
+    list[float] | None, typer.Option("--action-low", help="Lower bound; once, or once per action.")
+]
+HighOption = Annotated[
+    list[float] | None, typer.Option("--action-high", help="Upper bound; once, or once per action.")
+]
+ChangesOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be given several times."),
+]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress and no table; print only the run directory.")
 ]
+
+
+# ---- what options say, as settings
+
+
+def given(**options: object) -> dict[str, object]:
+    """The options that were given, paths as text: what is not said leaves a config as it is."""
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in options.items()
+        if value is not None
+    }
+
+
+def parse_seeds(text: str | None) -> list[int] | None:
+    """`0-7` or `0,3,5` (or both: `0-2,9`) as a list of seeds."""
+    if text is None:
+        return None
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if match is None:
+            raise ConfigError(f"seeds must be a list such as 0-7 or 0,3,5, got {text!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        seeds.extend(range(first, last + 1))
+    return seeds
+
+
+def parse_env_kwargs(text: str | None) -> State | None:
+    """The mapping of `--env-kwargs`."""
+    if text is None:
+        return None
+    values = parse_yaml(text, "--env-kwargs")
+    if not isinstance(values, dict):
+        raise ConfigError(f"--env-kwargs must be a mapping such as '{{g: 9.8}}', got {text!r}")
+    return values
+
+
+# ---- which columns of a table are what, for every command that reads data
+
+_PANEL = "Columns of a table"
+
+
+def _option(name: str, help: str, kind: Any = str) -> Any:
+    if kind is bool:
+        name = f"{name}/--no-{name.removeprefix('--')}"
+    return Annotated[kind | None, typer.Option(name, help=help, rich_help_panel=_PANEL)]
+
+
+_LISTS = {
+    "obs": ("observations", "Columns of the observation: a,b,c or obs_*; may be given several times."),
+    "action": ("actions", "Columns of the action."),
+    "next_obs": ("next_observations", "Columns of the next observation, where they are logged."),
+}
+_NAMES = {
+    "reward": "Column of the reward.",
+    "episode": "Column that is the same in all rows of an episode.",
+    "time": "Column of the time of a step.",
+    "terminated": "Flag of rows where the task itself ended.",
+    "truncated": "Flag of rows where only the recording ended.",
+    "behavior_logprobs": "Log-probability of the action under the logging policy.",
+}
+_UNITS = "Unit of a column, as NAME=UNIT; may be given several times."
+_FIELDS: dict[str, tuple[Any, str]] = {
+    "missing_values": (str, "Empty cells: error, drop (the step) or hold (the last value)."),
+    "max_gap": (float, "A longer time between two rows ends the episode."),
+    "files_end_episodes": (bool, "Whether an episode ends where its file ends."),
+    "csv_separator": (str, "Character between cells; detected if not given."),
+    "csv_decimal": (str, "Decimal mark, . or ,; detected if not given."),
+    "csv_encoding": (str, "Encoding of text; detected if not given."),
+}
+
+
+def with_column_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the column options; it receives what was given as `fields`, ready for a config."""
+    own = inspect.signature(command)
+    hints = get_type_hints(command, include_extras=True)
+    added = {
+        **{key: _option(_flag(key), help, list[str]) for key, (_, help) in _LISTS.items()},
+        **{key: _option(_flag(key), help) for key, help in _NAMES.items()},
+        "unit": _option("--unit", _UNITS, list[str]),
+        **{key: _option(_flag(key), help, kind) for key, (kind, help) in _FIELDS.items()},
+    }
+
+    @functools.wraps(command)
+    def extended(**given: Any) -> None:
+        options = {key: given.pop(key) for key in added}
+        command(**given, fields=table_fields(options))
+
+    parameters = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in own.parameters.items()
+        if name != "fields"
+    ]
+    parameters += [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for key, annotation in added.items()
+    ]
+    extended.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
+    extended.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return extended
+
+
+def table_fields(options: dict[str, Any]) -> dict[str, Any]:
+    """The dataset fields of a config that the given options stand for."""
+    columns: dict[str, Any] = {
+        field: [name.strip() for text in options[key] for name in text.split(",") if name.strip()]
+        for key, (field, _) in _LISTS.items()
+        if options[key]
+    }
+    columns |= {key: options[key] for key in _NAMES if options[key] is not None}
+    if options["unit"]:
+        columns["units"] = dict(_named_unit(text) for text in options["unit"])
+    fields = {key: options[key] for key in _FIELDS if options[key] is not None}
+    return {**fields, "columns": columns} if columns else fields
+
+
+def _named_unit(text: str) -> tuple[str, str]:
+    name, sign, unit = text.partition("=")
+    if not (name and sign and unit):
+        raise ConfigError(f"--unit must be NAME=UNIT, such as T_tank=°C, got {text!r}")
+    return name, unit
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace("_", "-")

@@ -1,17 +1,27 @@
-"""`rl-training predict`."""
+"""Commands that use a policy: `rl-training predict`, `evaluate` and `export`."""
 
-from enum import StrEnum
+from __future__ import annotations
+
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from rl_training.cli.options import (
+    CheckpointOption,
+    DeviceOption,
+    EnvKwargsOption,
+    EnvOption,
+    WrapperOption,
+    parse_env_kwargs,
+    print_json,
+)
+from rl_training.core.errors import UserError
 
-class MissingValues(StrEnum):
-    """What an empty cell of an observation means."""
-
-    error = "error"
-    hold = "hold"
+if TYPE_CHECKING:
+    from rl_training.policies.acting import ActingPolicy
+    from rl_training.policies.files import Chunks
 
 
 def predict(
@@ -38,52 +48,54 @@ def predict(
         typer.Option("--out", help="Write the actions to this .csv, .npy, .npz or .parquet file instead."),
     ] = None,
     missing_values: Annotated[
-        MissingValues,
+        Literal["error", "hold"] | None,
         typer.Option(
             "--missing-values",
-            help="Empty cells of a table: an error, or hold = the last value of the column before.",
+            help="Empty cells and NaN: an error, or hold = the last value of a table's column before. "
+            "Default: a policy with a guard flags such rows, for any other they are an error.",
         ),
-    ] = MissingValues.error,
+    ] = None,
 ) -> None:
     """Print the actions of a saved policy as JSON, or write those of a whole file.
 
     Of a policy with a guard: action (the fallback's where it is flagged), novelty and flagged.
     """
-    hold = missing_values is MissingValues.hold
-    if out is not None:
-        _predict_file(checkpoint, obs, obs_file, out, hold=hold)
-        return
     import numpy as np
 
-    from rl_training.cli.observations import chunks_by_name, read_observations
-    from rl_training.cli.output import print_json
-    from rl_training.policies.predict_files import open_policy
+    from rl_training.policies.loading import load_policy
+    from rl_training.runs.observations import chunks_by_name, read_observations
 
-    policy = open_policy(checkpoint)
-    chunks = None if obs is not None else chunks_by_name(obs_file, policy.features.observations, hold)
+    if out is not None and (obs is not None or obs_file in (None, "-")):
+        raise UserError("--out needs --obs-file FILE: a .csv, .npy, .npz or .parquet file")
+    policy = load_policy(checkpoint)
+    names, hold = policy.features.observations, missing_values == "hold"
+    finite = policy.guard_facts is None or missing_values == "error"
+    chunks = None if obs is not None else chunks_by_name(obs_file, names, hold=hold, gaps=not finite)
+    if chunks is None and hold:
+        raise UserError("--missing-values hold needs --obs-file with a table that has the policy's columns")
+    if out is not None:
+        _predict_file(policy, Path(str(obs_file)), out, chunks, finite=finite)
+        return
     if chunks is None:
-        values = read_observations(obs, obs_file)
+        values = read_observations(obs, obs_file, names)
     else:
         values = np.concatenate([chunk.rows for chunk in chunks])
     if policy.guard_facts is None:
         print_json(policy.predict(values).tolist())
         return
-    told = policy.guarded().act(values)
+    told = policy.guarded().act(policy.spaces.check_observations(values, finite=finite))
     print_json({name: numbers.tolist() for name, numbers in told._asdict().items()})
 
 
-def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: Path, *, hold: bool) -> None:
+def _predict_file(
+    policy: ActingPolicy, source: Path, out: Path, chunks: Chunks | None, *, finite: bool
+) -> None:
     """Stream a file through the policy, with a bar for people at a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from rl_training.cli.observations import chunks_by_name
-    from rl_training.core.errors import UserError
-    from rl_training.policies.predict_files import open_policy, predict_file
+    from rl_training.policies.files import predict_file
 
-    if obs is not None or obs_file is None or obs_file == "-":
-        raise UserError("--out needs --obs-file FILE: a .csv, .npy, .npz or .parquet file")
-    policy = open_policy(checkpoint)
     console = Console(stderr=True)
     rows_done = TextColumn("{task.fields[rows]:,} observations")
     columns = (BarColumn(bar_width=None), TaskProgressColumn(), rows_done, TimeRemainingColumn())
@@ -93,6 +105,84 @@ def _predict_file(checkpoint: Path, obs: str | None, obs_file: str | None, out: 
         def show(rows: int, share: float) -> None:
             progress.update(task, completed=share, rows=rows)
 
-        chunks = chunks_by_name(obs_file, policy.features.observations, hold)
-        rows = predict_file(policy, Path(obs_file), out, show, chunks)
+        rows = predict_file(policy, source, out, show, chunks, finite=finite)
     typer.echo(f"{out}: {rows} actions")
+
+
+def evaluate(
+    checkpoint: CheckpointOption,
+    episodes: Annotated[
+        int | None,
+        typer.Option("--episodes", "-n", min=1, help="Episodes to run; default: as in the config."),
+    ] = None,
+    env_id: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
+    wrapper: WrapperOption = None,
+    device: DeviceOption = None,
+    video: Annotated[
+        Path | None,
+        typer.Option("--video", metavar="DIR", help="Also film the episodes: DIR/episode-000.mp4 and so on."),
+    ] = None,
+) -> None:
+    """Run a saved policy in its environment and print the returns as JSON."""
+    from rl_training.runs.resume import evaluate_checkpoint
+    from rl_training.runtime.envs import load_wrappers
+
+    play = evaluate_checkpoint
+    if video is not None:
+        from rl_training.runs.video import film_checkpoint
+
+        play = partial(film_checkpoint, folder=video)
+    metrics = play(
+        checkpoint,
+        num_episodes=episodes,
+        device=device or "auto",
+        env=env_id,
+        wrappers=None if wrapper is None else load_wrappers(wrapper),
+        env_kwargs=parse_env_kwargs(env_kwargs),
+    )
+    print_json(metrics)
+
+
+def export(
+    checkpoint: CheckpointOption,
+    out: Annotated[Path, typer.Option("--out", help="File to write: .onnx, .pt or .safetensors.")],
+    format: Annotated[
+        str | None,
+        typer.Option("--format", help="onnx, torchscript or safetensors; default: by the suffix of --out."),
+    ] = None,
+    distribution: Annotated[
+        bool,
+        typer.Option("--distribution", help="Also give mean and log_std of a stochastic policy as outputs."),
+    ] = False,
+    guard: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--guard",
+            metavar="DATA",
+            help="Let the file notice observations unlike this data (novelty, flag, fallback): a file or "
+            "folder, or run for the run's own data; may be given several times.",
+        ),
+    ] = None,
+    guard_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--guard-set", metavar="NAME=VALUE", help="A setting of the guard, such as fallback=hold."
+        ),
+    ] = None,
+) -> None:
+    """Write a policy as one portable file (scaling, network, bounds) and a model card beside it."""
+    from rl_training.config.run import apply_overrides
+    from rl_training.runs.export import export_checkpoint
+
+    settings: dict[str, object] = {}
+    apply_overrides(settings, guard_set or [], "--guard-set")
+    file = export_checkpoint(
+        checkpoint,
+        out,
+        format=format,
+        distribution=distribution,
+        guard=guard or None,
+        guard_settings=settings,
+    )
+    typer.echo(str(file))

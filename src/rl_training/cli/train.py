@@ -1,12 +1,146 @@
-"""`rl-training train`."""
+"""Commands that train: `rl-training train`, `resume` and `finetune`, and how they end."""
 
-from typing import Annotated
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_training.cli.column_options import with_column_options
-from rl_training.cli.options import DeviceOption, OutputDirOption, QuietOption, SeedOption, SeedsOption
-from rl_training.cli.overrides import as_overrides, data_overrides, parse_seeds
+from rl_training.cli.options import (
+    ChangedDataOption,
+    ChangesOption,
+    CheckpointOption,
+    DeviceOption,
+    EnvKwargsOption,
+    EnvOption,
+    HighOption,
+    LowOption,
+    MinariRootOption,
+    OutputDirOption,
+    QuietOption,
+    SavedDataOption,
+    SeedOption,
+    SeedsOption,
+    WrapperOption,
+    given,
+    parse_env_kwargs,
+    parse_seeds,
+    print_table,
+    with_column_options,
+)
+from rl_training.core.errors import ConfigError
+from rl_training.core.machine import VARIABLE, would_help
+
+if TYPE_CHECKING:
+    from rl_training.config.run import TrainConfig
+    from rl_training.runtime.callbacks import TrainResult
+
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+_LONG = 20_000
+"""Updates of a run that somebody has waited for."""
+
+
+def run_and_report(config: TrainConfig, *, quiet: bool) -> None:
+    """Train as configured and print the result."""
+    from rl_training.runs.train import train
+
+    report(train(config, quiet=quiet), quiet=quiet)
+
+
+def report(result: TrainResult, *, quiet: bool) -> None:
+    """Print the result; a run stopped by a signal says how to resume and exits as a shell would."""
+    if result.metrics.get("signal") in _INTERRUPTS:
+        typer.echo(
+            f"saved {result.checkpoint_path}; "
+            f"resume with: rl-training resume --checkpoint {result.checkpoint_path}",
+            err=True,
+        )
+        raise typer.Exit(128 + int(result.metrics["signal"]))
+    if quiet:
+        typer.echo(str(result.run_dir))
+    else:
+        print_table(("result", "value"), _result_rows(result))
+        if (hint := _hint(result)) is not None:
+            typer.echo(hint, err=True)
+
+
+def _hint(result: TrainResult) -> str | None:
+    """What would have made a long run a lot faster on this machine."""
+    from rl_training.core.machine import choose_device
+
+    if result.metrics["gradient_steps"] < _LONG or choose_device("auto").type != "cpu" or not would_help():
+        return None
+    return f"hint: on this processor {VARIABLE}=1 makes updates up to twice as fast (docs/performance.md)"
+
+
+def _estimated(result: TrainResult) -> list[tuple[str, str]]:
+    """What the log says of the policy, or why it says nothing; marked as estimated everywhere."""
+    from rl_training.judging.candidates import tell_verdicts
+
+    metrics = result.metrics
+    value = metrics.get("judge_value")
+    if result.members:
+        if value is None:
+            return []
+        spread = f"{value:.4g} ± {metrics['judge_value_std']:.4g}"
+        verdicts = [str(member.metrics["judge_verdict"]) for member in result.members]
+        told = tell_verdicts(verdicts)
+        return [(f"estimated value, {len(result.members)} seeds", spread), ("judged by the log", told)]
+    note = metrics.get("judge_note")
+    if value is None:
+        return [] if note is None else [("estimated value", note)]
+    interval = f"{value:.4g} [{metrics['judge_low']:.4g}, {metrics['judge_high']:.4g}]"
+    rows = [("estimated value [90 %]", interval)]
+    rows.append(("estimated value of the logged behaviour", f"{metrics['judge_behaviour']:.4g}"))
+    return [*rows, (f"judged by the log: {metrics['judge_verdict']}", str(note))]
+
+
+def _result_rows(result: TrainResult) -> list[tuple[str, str]]:
+    metrics = result.metrics
+    rows = [("steps", f"{metrics['global_step']:,}"), ("gradient updates", f"{metrics['gradient_steps']:,}")]
+    if metrics.get("data_return_mean") is not None:
+        rows.append(("return of the logged data", f"{metrics['data_return_mean']:.1f}"))
+    if metrics.get("eval_return_mean") is not None:
+        spread = f"{metrics['eval_return_mean']:.1f} ± {metrics['eval_return_std']:.1f}"
+        what = f"{metrics['eval_episodes']} episodes"
+        if result.members:
+            what = f"{len(result.members)} seeds"
+        rows.append((f"return over {what}", spread))
+    rows += _estimated(result)
+    if metrics.get("eval_normalized_score") is not None and not result.members:
+        reference = metrics["eval_normalized_score_reference"]
+        rows.append((f"normalised score ({reference})", f"{metrics['eval_normalized_score']:.1f}"))
+    rows += [*_held_out_rows(metrics), *_online_rows(metrics)]
+    if result.members:
+        return rows + [(f"seed {m.run_dir.name.rpartition('-s')[2]}", str(m.run_dir)) for m in result.members]
+    rows += [("checkpoint", str(result.checkpoint_path)), ("run directory", str(result.run_dir))]
+    curve = Path(result.run_dir) / "learning_curve.png"
+    if curve.is_file():
+        rows.append(("learning curve", str(curve)))
+    return rows
+
+
+def _held_out_rows(metrics: dict[str, object]) -> list[tuple[str, str]]:
+    if metrics.get("validation_action_error") is None:
+        return []
+    constant = f"{metrics['validation_constant_error']:.4g} for a constant action"
+    return [("held-out action error", f"{metrics['validation_action_error']:.4g} ({constant})")]
+
+
+def _online_rows(metrics: dict[str, object]) -> list[tuple[str, str]]:
+    rows = []
+    if metrics.get("online_return_before") is not None:
+        rows.append(("return before going online", f"{metrics['online_return_before']:.1f}"))
+    if metrics.get("online_drop") is not None:
+        rows.append(("lowest in the first online steps", f"{metrics['online_return_lowest']:.1f}"))
+    if metrics.get("online_rollout_mean") is not None:
+        what = f"mean of {metrics['online_episodes']:.0f} episodes while learning"
+        rows.append((what, f"{metrics['online_rollout_mean']:.1f}"))
+    return rows
+
 
 _DATA = "Own data instead of a config"
 
@@ -18,42 +152,40 @@ def train(
         str | None,
         typer.Option("--config", "-c", help="YAML file, or the name of a packaged config (see `configs`)."),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be given several times."),
-    ] = None,
+    changes: ChangesOption = None,
     algo: Annotated[
         str | None, typer.Option("--algo", help="Algorithm, without a config.", rich_help_panel=_DATA)
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            "--data", help="File, folder, or pattern in quotes: 'logs/*.csv'.", rich_help_panel=_DATA
+            "--data",
+            help="File, folder, pattern in quotes ('logs/*.csv'), or a Minari id.",
+            rich_help_panel=_DATA,
         ),
     ] = None,
+    minari_root: MinariRootOption = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Gradient steps (online: environment steps).", min=1)
     ] = None,
-    action_low: Annotated[
-        list[float] | None,
-        typer.Option("--action-low", help="Lower bound; once, or once per action.", rich_help_panel=_DATA),
+    action_low: LowOption = None,
+    action_high: HighOption = None,
+    env_id: Annotated[
+        str | None, typer.Option("--env-id", help="Environment: to evaluate in, or to learn in (--algo sac).")
     ] = None,
-    action_high: Annotated[
-        list[float] | None,
-        typer.Option("--action-high", help="Upper bound; once, or once per action.", rich_help_panel=_DATA),
-    ] = None,
-    env_id: Annotated[str | None, typer.Option("--env-id", help="Environment to evaluate in.")] = None,
+    env_kwargs: EnvKwargsOption = None,
     seed: SeedOption = None,
     seeds: SeedsOption = None,
     output_dir: OutputDirOption = None,
     device: DeviceOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Train a policy as a config says, or straight from a log of your own, and evaluate it."""
-    from rl_training.cli.run import run_and_report
-    from rl_training.core.config_files import load_config
+    """Train a policy as a config says, from a log of your own, or in an environment, and evaluate it."""
+    from rl_training.runs.start import config_from_options
 
-    options = as_overrides(
+    if seed is not None and seeds is not None:
+        raise ConfigError(f"--seed and --seeds must not be given together, got {seed} and {seeds!r}")
+    run = given(
         seed=seed,
         seeds=parse_seeds(seeds),
         output_dir=output_dir,
@@ -62,5 +194,94 @@ def train(
         env_id=env_id,
         total_timesteps=steps,
     )
-    name, recipe = data_overrides(config, algo, data, fields, action_low, action_high)
-    run_and_report(load_config(name, [*recipe, *(changes or []), *options]), quiet=quiet)
+    chosen = config_from_options(
+        config,
+        run,
+        data=data,
+        minari_root=minari_root,
+        fields={**fields, **given(action_low=action_low, action_high=action_high)},
+        env_kwargs=parse_env_kwargs(env_kwargs),
+        changes=changes or (),
+    )
+    run_and_report(chosen, quiet=quiet)
+
+
+def resume(
+    checkpoint: CheckpointOption,
+    total_timesteps: Annotated[
+        int | None,
+        typer.Option(
+            "--total-timesteps", min=1, help="New total length of the run; default: as it was planned."
+        ),
+    ] = None,
+    online_timesteps: Annotated[
+        int | None,
+        typer.Option(
+            "--online-timesteps", min=1, help="New length of the online phase; default: as it was planned."
+        ),
+    ] = None,
+    output_dir: OutputDirOption = None,
+    env_id: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
+    wrapper: WrapperOption = None,
+    tracker: Annotated[
+        list[str] | None,
+        typer.Option("--tracker", metavar="NAME", help="Go on with wandb or mlflow; may be given twice."),
+    ] = None,
+    data: SavedDataOption = None,
+    allow_changed_data: ChangedDataOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Continue a run exactly where its checkpoint was saved."""
+    from rl_training.runs.resume import resume_training
+    from rl_training.runtime.envs import load_wrappers
+
+    result = resume_training(
+        checkpoint,
+        total_timesteps=total_timesteps,
+        online_timesteps=online_timesteps,
+        output_dir=output_dir,
+        env=env_id,
+        env_kwargs=parse_env_kwargs(env_kwargs),
+        wrappers=None if wrapper is None else load_wrappers(wrapper),
+        tracker_names=tracker,
+        data=data,
+        allow_changed_data=allow_changed_data,
+        quiet=quiet,
+    )
+    report(result, quiet=quiet)
+
+
+def finetune(
+    checkpoint: CheckpointOption,
+    timesteps: Annotated[
+        int, typer.Option("--timesteps", "-t", min=1, help="Environment steps to learn from.")
+    ],
+    changes: ChangesOption = None,
+    env_id: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
+    wrapper: WrapperOption = None,
+    output_dir: OutputDirOption = None,
+    data: SavedDataOption = None,
+    allow_changed_data: ChangedDataOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Go on learning in an environment from a policy that was trained on data, as a new run."""
+    from rl_training.config.run import apply_overrides
+    from rl_training.runs.resume import finetune_checkpoint
+    from rl_training.runtime.envs import load_wrappers
+
+    changed = given(env_kwargs=parse_env_kwargs(env_kwargs))
+    apply_overrides(changed, changes or [])
+    result = finetune_checkpoint(
+        checkpoint,
+        timesteps=timesteps,
+        changes=changed,
+        output_dir=output_dir,
+        env=env_id,
+        wrappers=None if wrapper is None else load_wrappers(wrapper),
+        data=data,
+        allow_changed_data=allow_changed_data,
+        quiet=quiet,
+    )
+    report(result, quiet=quiet)

@@ -1,27 +1,163 @@
-"""What a policy needs to know of its environment: sizes and action bounds, and the way between units."""
+"""Observations and actions as they are outside: their names, their units, and the way to [-1, 1] and back.
+
+An action has one column per thing that is decided: a number between bounds (`Box`) or one of a few levels
+(`Choice`). Learners see it encoded: a box as one number in [-1, 1], a choice as a block of -1 and one +1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import UserError
-from rl_training.core.plain import Facts, State
+from rl_training.core.types import Array, Facts, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FloatArray = npt.NDArray[np.float32]
+Level = float | str
+
+
+@dataclass(frozen=True)
+class FeatureNames:
+    """One name per number, or none where nobody named them; units by name."""
+
+    observations: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.observations or self.actions)
+
+    def name_of(self, kind: str, index: int) -> str:
+        """What one observed or acted number is called: `T_tank (°C)`, or `observation 3`."""
+        names = self.observations if kind == "observation" else self.actions
+        if not index < len(names):
+            return f"{kind} {index}"
+        unit = self.units.get(names[index])
+        return names[index] if unit is None else f"{names[index]} ({unit})"
+
+    def listed(self, kind: str) -> list[str]:
+        """All names of a kind, with units."""
+        names = self.observations if kind == "observation" else self.actions
+        return [self.name_of(kind, index) for index in range(len(names))]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "observations": list(self.observations),
+            "actions": list(self.actions),
+            "units": dict(self.units),
+        }
+
+    @classmethod
+    def from_dict(cls, stored: object) -> FeatureNames:
+        """Read what `to_dict` wrote. Names only describe: what a file says wrongly about them is left out."""
+        if not isinstance(stored, Mapping):
+            return cls()
+        units = stored.get("units")
+        return cls(
+            _texts(stored.get("observations")),
+            _texts(stored.get("actions")),
+            {str(key): str(value) for key, value in units.items()} if isinstance(units, Mapping) else {},
+        )
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    return tuple(str(value) for value in values) if isinstance(values, list | tuple) else ()
+
+
+@dataclass(frozen=True)
+class Box:
+    """A number between two bounds."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
+            raise UserError(f"action bounds must be finite with low < high, got [{self.low}, {self.high}]")
+
+    def __str__(self) -> str:
+        return f"a number in [{self.low:g}, {self.high:g}]"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several levels: numbers as a log has them, or names, for which their place stands in columns."""
+
+    levels: tuple[Level, ...]
+
+    def __post_init__(self) -> None:
+        words = {isinstance(level, str) for level in self.levels}
+        distinct = len(set(self.levels)) == len(self.levels)
+        if len(self.levels) < 2 or not distinct or len(words) != 1 or not np.isfinite(self.numbers).all():
+            raise UserError(
+                f"levels of a choice must be two or more different names, or numbers, got {list(self.levels)}"
+            )
+
+    def __str__(self) -> str:
+        return f"a choice among {', '.join(map(str, self.levels))}"
+
+    @property
+    def named(self) -> bool:
+        return isinstance(self.levels[0], str)
+
+    @cached_property
+    def numbers(self) -> FloatArray:
+        """What stands for each level in a column of numbers."""
+        values = [place if isinstance(level, str) else level for place, level in enumerate(self.levels)]
+        return np.array(values, dtype=np.float32)
+
+    def places(self, column: Array) -> npt.NDArray[np.intp]:
+        """Which level each cell is, given by its number or its name; another cell is an error."""
+        if column.dtype.kind == "O":
+            known: dict[object, int] = {float(each): place for place, each in enumerate(self.numbers)}
+            known |= {level: place for place, level in enumerate(self.levels)}
+            listed = [known.get(cell, -1) for cell in column.reshape(-1).tolist()]
+            found = np.array(listed, dtype=np.intp).reshape(column.shape)
+        else:
+            same = column.astype(np.float32)[..., None] == self.numbers
+            found = np.where(same.any(axis=-1), same.argmax(axis=-1), -1)
+        if (found < 0).any():
+            raise UserError(f"an action of {column[found < 0].tolist()[0]!r} is not in {self}")
+        return found
+
+
+Part = Box | Choice
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """Flat observations of `obs_dim` numbers and box actions between `action_low` and `action_high`."""
+    """Flat observations of `obs_dim` numbers, and actions of columns between `action_low` and `action_high`.
+
+    `choices` has an entry per column where any of them is a choice, whose bounds are then its smallest and
+    largest number. `Spaces.of` makes one from parts.
+    """
 
     obs_dim: int
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
+    choices: tuple[Choice | None, ...] = field(default=(), kw_only=True)
+
+    @classmethod
+    def of(cls, obs_dim: int, parts: Sequence[Part]) -> Spaces:
+        """Spaces whose action has these parts, one a column."""
+        bounds = [
+            (part.low, part.high)
+            if isinstance(part, Box)
+            else (float(part.numbers.min()), float(part.numbers.max()))
+            for part in parts
+        ]
+        choices = tuple(part if isinstance(part, Choice) else None for part in parts)
+        low, high = tuple(low for low, _ in bounds), tuple(high for _, high in bounds)
+        return cls(obs_dim, low, high, choices=choices if any(choices) else ())
 
     def __post_init__(self) -> None:
         if self.obs_dim < 1:
@@ -31,37 +167,152 @@ class Spaces:
                 "action_low and action_high must have the same length >= 1, "
                 f"got {len(self.action_low)} and {len(self.action_high)}"
             )
+        if self.choices and len(self.choices) != len(self.action_low):
+            raise UserError(
+                f"levels must have one entry per action ({len(self.action_low)}), got {len(self.choices)}"
+            )
         for low, high in zip(self.action_low, self.action_high, strict=True):
-            if not (np.isfinite(low) and np.isfinite(high) and low < high):
-                raise UserError(f"action bounds must be finite with low < high, got [{low}, {high}]")
+            Box(low, high)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """What each column of an action is."""
+        choices = self.choices or (None,) * self.action_columns
+        columns = zip(self.action_low, self.action_high, choices, strict=True)
+        return tuple(Box(low, high) if choice is None else choice for low, high, choice in columns)
+
+    @property
+    def action_columns(self) -> int:
+        """Columns of an action outside: in a log, an environment, an answer."""
+        return len(self.action_low)
 
     @property
     def action_dim(self) -> int:
-        return len(self.action_low)
-
-    def to_unit(self, actions: npt.ArrayLike) -> FloatArray:
-        """Environment units -> [-1, 1] (not clipped: data outside the bounds stays visible)."""
-        middle, half, _, _ = self._scale
-        unit: FloatArray = ((np.asarray(actions, dtype=np.float64) - middle) / half).astype(np.float32)
-        return unit
-
-    def to_env(self, unit_actions: npt.ArrayLike) -> FloatArray:
-        """[-1, 1] -> environment units, clipped so that rounding never leaves the bounds."""
-        middle, half, low, high = self._scale
-        actions = (np.asarray(unit_actions, dtype=np.float64) * half + middle).astype(np.float32)
-        inside: FloatArray = np.minimum(np.maximum(actions, low), high)
-        return inside
+        """Numbers of an action as learners see it; more than columns where there are choices."""
+        return self._blocks[-1].stop if self.choices else len(self.action_low)
 
     @cached_property
-    def _scale(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], FloatArray, FloatArray]:
+    def _blocks(self) -> tuple[slice, ...]:
+        """Where the encoded numbers of each part stand."""
+        sizes = [len(part.levels) if isinstance(part, Choice) else 1 for part in self.parts]
+        return tuple(slice(*ends) for ends in pairwise(accumulate(sizes, initial=0)))
+
+    @property
+    def of_boxes(self) -> npt.NDArray[np.bool_]:
+        """Which encoded numbers are those of boxes."""
+        widths = [block.stop - block.start for block in self._blocks]
+        return np.repeat([isinstance(part, Box) for part in self.parts], widths)
+
+    def encode(self, actions: npt.ArrayLike) -> FloatArray:
+        """Columns `[…, action_columns]` -> `[…, action_dim]`; named levels may be given by name.
+
+        A box is not clipped, so that data outside the bounds stays visible; a choice must be a level.
+        """
+        middle, half, _, _ = self.scale
+        if not self.choices:
+            unit: FloatArray = ((np.asarray(actions, dtype=np.float64) - middle) / half).astype(np.float32)
+            return unit
+        given = actions if isinstance(actions, np.ndarray) else np.asarray(actions, dtype=object)
+        columns = []
+        for index, part in enumerate(self.parts):
+            column = given[..., index]
+            if isinstance(part, Choice):
+                columns.append(part.places(column))
+            else:
+                columns.append((column.astype(np.float64) - middle[index]) / half[index])
+        return self._joined(columns)
+
+    def _joined(self, columns: Sequence[Array]) -> FloatArray:
+        """Encoded actions, of the number of each box and the place of the level of each choice."""
+        blocks = [
+            2.0 * np.eye(len(part.levels))[column] - 1.0 if isinstance(part, Choice) else column[..., None]
+            for part, column in zip(self.parts, columns, strict=True)
+        ]
+        return np.concatenate(blocks, axis=-1).astype(np.float32)
+
+    def decode(self, unit_actions: npt.ArrayLike) -> FloatArray:
+        """`[…, action_dim]` -> columns, inside the bounds: rounding never leaves them.
+
+        Of a choice, the level whose number is largest.
+        """
+        middle, half, low, high = self.scale
+        unit = np.asarray(unit_actions, dtype=np.float64)
+        numbers = unit if not self.choices else unit[..., [block.start for block in self._blocks]]
+        columns: FloatArray = (numbers * half + middle).astype(np.float32)
+        for index, choice in enumerate(self.choices):
+            if choice is not None:
+                columns[..., index] = choice.numbers[unit[..., self._blocks[index]].argmax(axis=-1)]
+        inside: FloatArray = np.minimum(np.maximum(columns, low), high)
+        return inside
+
+    to_unit, to_env = encode, decode
+
+    def decode_tensor(self, unit: Tensor) -> Tensor:
+        """The same for a tensor, in its own precision and on its device."""
+        import torch
+
+        columns = []
+        for part, block, *scale in zip(self.parts, self._blocks, *self.scale, strict=True):
+            if isinstance(part, Choice):
+                numbers = torch.from_numpy(part.numbers).to(unit.device)
+                columns.append(numbers[unit[..., block].argmax(-1)])
+            else:
+                middle, half, low, high = map(float, scale)
+                columns.append((unit[..., block.start] * half + middle).float().clamp(low, high))
+        return torch.stack(columns, dim=-1)
+
+    def random(self, uniform: npt.ArrayLike) -> FloatArray:
+        """Encoded actions, all equally likely, from numbers in [-1, 1), one per column."""
+        drawn: FloatArray = np.array(uniform, dtype=np.float32)
+        if not self.choices:
+            return drawn
+        shares = (drawn.astype(np.float64) + 1.0) / 2.0
+        return self._joined(
+            [
+                (shares[..., index] * len(part.levels)).astype(np.intp)
+                if isinstance(part, Choice)
+                else drawn[..., index]
+                for index, part in enumerate(self.parts)
+            ]
+        )
+
+    def clip(self, actions: npt.ArrayLike) -> FloatArray:
+        """Columns of numbers inside the bounds, and on the nearest level of a choice."""
+        _, _, low, high = self.scale
+        inside: FloatArray = np.clip(np.asarray(actions, dtype=np.float32), low, high)
+        for index, choice in enumerate(self.choices):
+            if choice is not None:
+                distances = np.abs(inside[..., index, None] - choice.numbers)
+                inside[..., index] = choice.numbers[distances.argmin(axis=-1)]
+        return inside
+
+    def in_words(self, columns: FloatArray) -> Array:
+        """Columns as answers: names in place of the numbers that stand for named levels."""
+        if not any(choice is not None and choice.named for choice in self.choices):
+            return columns
+        answers = columns.astype(object)
+        for index, choice in enumerate(self.choices):
+            if choice is not None and choice.named:
+                answers[..., index] = np.array(choice.levels, dtype=object)[
+                    columns[..., index].astype(np.intp)
+                ]
+        return answers
+
+    @cached_property
+    def scale(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], FloatArray, FloatArray]:
         """Middle and half width of the bounds, and the bounds in float32: acting asks for them every step."""
         low, high = np.array(self.action_low), np.array(self.action_high)
         inner = inner_float32(low, upward=True), inner_float32(high, upward=False)
         return (low + high) / 2.0, (high - low) / 2.0, *inner
 
-    def check_observations(self, obs: npt.ArrayLike) -> FloatArray:
-        """Finite numbers of shape `(obs_dim,)` or `(n, obs_dim)`, or an error that says what they are."""
+    def check_observations(self, obs: npt.ArrayLike | None, *, finite: bool = True) -> FloatArray:
+        """Finite numbers of shape `(obs_dim,)` or `(n, obs_dim)`, or an error that says what they are.
+
+        Without `finite`, NaN says that a number is missing, and `None` that the whole observation is.
+        """
         size = self.obs_dim
+        if obs is None and not finite:
+            return np.full(size, np.nan, dtype=np.float32)
         try:
             values = np.asarray(obs, dtype=np.float32)
         except (TypeError, ValueError) as error:
@@ -72,25 +323,36 @@ class Spaces:
             ) from None
         if values.ndim not in (1, 2) or values.shape[-1] != size:
             raise UserError(f"obs must have shape ({size},) or (n, {size}), got {values.shape}")
-        if not np.isfinite(values).all():
+        if finite and not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(np.atleast_2d(values)).all(axis=-1))[0])
             raise UserError(f"obs must be finite, row {row} holds NaN or infinity")
         return values
 
     def to_dict(self) -> State:
-        return {
+        stored: State = {
             "obs_dim": self.obs_dim,
             "action_low": list(self.action_low),
             "action_high": list(self.action_high),
         }
+        if self.choices:
+            stored["action_levels"] = [None if each is None else list(each.levels) for each in self.choices]
+        return stored
 
     @classmethod
     def from_dict(cls, values: Facts) -> Spaces:
+        """What `to_dict` wrote; files from before there were choices have no levels."""
+        levels = values.get("action_levels") or ()
         return cls(
             obs_dim=int(values["obs_dim"]),
             action_low=tuple(float(v) for v in values["action_low"]),
             action_high=tuple(float(v) for v in values["action_high"]),
+            choices=tuple(None if each is None else Choice(tuple(each)) for each in levels),
         )
+
+
+def unit_spaces(obs_dim: int, action_dim: int) -> Spaces:
+    """Spaces of a learner that nobody has told of an environment."""
+    return Spaces(obs_dim, (-1.0,) * action_dim, (1.0,) * action_dim)
 
 
 def inner_float32(bound: npt.NDArray[np.float64], *, upward: bool) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.core.plain import State
+from rl_training.core.types import State
 
 Kind = Literal["normal", "uniform", "unit64"]
 

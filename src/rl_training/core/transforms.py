@@ -16,11 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rl_training.config.run_fields import RewardFields
 from rl_training.core.errors import DataError
-from rl_training.core.plain import Array, Facts, State
-
-FloatArray = npt.NDArray[np.float32]
+from rl_training.core.spaces import FloatArray, Spaces
+from rl_training.core.types import Array, Facts, State
 
 OBSERVATION_EPSILON = 1e-3
 """Added to the standard deviation, so that a constant feature maps to 0 (TD3+BC)."""
@@ -30,9 +28,10 @@ RETURN_RANGE = 1000.0
 
 
 class Transform(ABC):
-    """A change of units of one field. `kind` names it in files."""
+    """A change of units of one field."""
 
     kind: ClassVar[str]
+    """Its name in files, of one that a policy takes along (`KINDS`)."""
 
     @abstractmethod
     def apply(self, values: Tensor) -> Tensor:
@@ -48,20 +47,19 @@ class Transform(ABC):
         """The same with its numbers on another device, or in another precision."""
         return self
 
-    @abstractmethod
     def state_dict(self) -> State:
         """Numbers and tensors that make it again (`transform_from_state`)."""
+        raise TypeError(f"{type(self).__name__} is no part of a policy")
 
     @classmethod
-    @abstractmethod
-    def from_state_dict(cls, state: Facts) -> Self: ...
+    def from_state_dict(cls, state: Facts) -> Self:
+        raise TypeError(f"{cls.__name__} is no part of a policy")
 
 
 @dataclass(frozen=True)
 class RewardTransform(Transform):
     """reward -> clip(scale * reward + shift)."""
 
-    kind: ClassVar[str] = "reward"
     scale: float = 1.0
     shift: float = 0.0
     clip: tuple[float, float] | None = None
@@ -83,22 +81,11 @@ class RewardTransform(Transform):
         clip = None if self.clip is None else list(self.clip)
         return {"scale": self.scale, "shift": self.shift, "clip": clip}
 
-    state_dict = to_dict
-
     @classmethod
-    def from_state_dict(cls, state: Facts) -> RewardTransform:
+    def from_dict(cls, state: Facts) -> RewardTransform:
         clip = state["clip"]
         bounds = None if clip is None else (float(clip[0]), float(clip[1]))
         return cls(scale=float(state["scale"]), shift=float(state["shift"]), clip=bounds)
-
-    from_dict = from_state_dict
-
-
-def reward_transform(settings: RewardFields, factor: float = 1.0) -> RewardTransform:
-    """The settings' transform, online and offline alike; `factor` is a scale found in the data."""
-    return RewardTransform(
-        settings.reward_scale * factor, settings.reward_shift, clip_bounds(settings.reward_clip)
-    )
 
 
 def clip_bounds(clip: float | tuple[float, float] | None) -> tuple[float, float] | None:
@@ -160,7 +147,6 @@ class ActionScaling(Transform):
     `limit` < 1 keeps actions off the edge, where the log-probability of a squashed Gaussian is infinite.
     """
 
-    kind: ClassVar[str] = "scale_actions"
     low: Tensor
     high: Tensor
     limit: float = 1.0
@@ -180,18 +166,21 @@ class ActionScaling(Transform):
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> ActionScaling:
         return replace(self, low=self.low.to(device), high=self.high.to(device))
 
-    def state_dict(self) -> State:
-        return {"low": self.low, "high": self.high, "limit": self.limit}
 
-    @classmethod
-    def from_state_dict(cls, state: Facts) -> ActionScaling:
-        low, high = (torch.as_tensor(state[name], dtype=torch.float64) for name in ("low", "high"))
-        return cls(low, high, float(state["limit"]))
+@dataclass(frozen=True)
+class ActionEncoding(Transform):
+    """Columns of actions with choices among them -> what learners see; boxes are kept in [-limit, limit]."""
+
+    spaces: Spaces
+    limit: float = 1.0
+
+    def apply(self, values: Tensor) -> Tensor:
+        encoded = self.spaces.encode(values.cpu().numpy())
+        limits = np.where(self.spaces.of_boxes, np.float32(self.limit), np.float32(1.0))
+        return torch.from_numpy(np.clip(encoded, -limits, limits)).to(values.device)
 
 
-KINDS: dict[str, type[Transform]] = {
-    each.kind: each for each in (RewardTransform, ObservationNormalizer, ActionScaling)
-}
+KINDS: dict[str, type[Transform]] = {ObservationNormalizer.kind: ObservationNormalizer}
 
 
 def transform_state(transform: Transform) -> State:

@@ -4,7 +4,7 @@ import platform
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 
 def library_versions() -> dict[str, str]:
@@ -13,9 +13,9 @@ def library_versions() -> dict[str, str]:
     `mkl_path` is there only where the products were taken another way than usual, which changes rounding.
     """
     packages = {name: installed_version(name) for name in ("torch", "numpy", "gymnasium")}
-    from rl_training.core import amd_mkl  # which most processes never need
+    from rl_training.core import machine
 
-    path = {"mkl_path": "amd"} if amd_mkl.active() else {}
+    path = {"mkl_path": "amd"} if machine.active() else {}
     return {"python": platform.python_version(), "rl_training": VERSION, **packages, **path}
 
 

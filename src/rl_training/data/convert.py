@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rl_training.config.data_fields import DatasetSource
-from rl_training.config.data_kinds import format_names
+from rl_training.config.data import FORMATS, DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
-from rl_training.data.dataset_loaders import read_log
-from rl_training.data.episode_log import EpisodeLog
-from rl_training.data.field_names import INFO_KEYS
-from rl_training.data.formats import FORMATS, format_of_ending, known_suffixes, recognised_format
-from rl_training.data.formats.minari import id_folder, installed_ids
+from rl_training.data.formats import (
+    format_of_ending,
+    get_format,
+    known_suffixes,
+    read_source,
+    recognised_format,
+)
+from rl_training.data.formats.minari import dataset_directory, id_folder, installed_ids, write_minari
+from rl_training.data.info import INFO_KEYS
+from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target
-from rl_training.data.tables.mapping import map_columns
-from rl_training.data.writing import claim_space, replacing, write_log
+from rl_training.data.tables.build import map_columns
+from rl_training.data.tables.files import is_pattern
+from rl_training.data.write import claim_space, replacing
 
 MINARI_PREFIX = "minari:"
 """`minari:NAME-v0` names a Minari dataset where a file could stand as well."""
 
+_MINARI_ID = re.compile(r"([\w-]+/)*[\w-]+-v\d+")
+
 
 @dataclass(frozen=True)
-class Place:
+class DatasetLocation:
     """Where data is read or written: a file, or an id in a directory of Minari datasets."""
 
     kind: str
@@ -37,28 +45,43 @@ class Place:
         path = None if self.path is None else str(self.path)
         return DatasetSource.build({**fields, "dataset_path": path, "dataset_id": self.dataset_id})
 
+    @property
+    def spelling(self) -> str:
+        """One text that `source_location` understands, wherever the datasets of Minari lie."""
+        if self.dataset_id is not None and self.path is not None:
+            return str(self.path / self.dataset_id)
+        return str(self)
+
     def __str__(self) -> str:
         return str(self.path) if self.dataset_id is None else f"{MINARI_PREFIX}{self.dataset_id}"
 
 
-def source_place(name: str, root: Path | None = None) -> Place:
-    """An existing dataset: a file, folder or pattern, or a Minari id."""
+def source_location(name: str, root: Path | None = None) -> DatasetLocation:
+    """An existing dataset: a file, folder or pattern, or a Minari id in `root` (None: Minari's own)."""
     if name.startswith(MINARI_PREFIX):
-        return Place("minari", root, name.removeprefix(MINARI_PREFIX))
+        return DatasetLocation("minari", root, name.removeprefix(MINARI_PREFIX))
     path = Path(name)
-    is_place = path.exists() or any(sign in name for sign in "*?[")
-    if not is_place and (path.suffix.lower() not in known_suffixes() or name in _ids(root)):
-        return Place("minari", root, name)
-    return Place(recognised_format(path), path)
+    if path.exists() or is_pattern(path):
+        return DatasetLocation(recognised_format(path), path)
+    if name in _ids(root):
+        return DatasetLocation("minari", root, name)
+    if _MINARI_ID.fullmatch(name):
+        try:
+            dataset_directory(name, root)
+        except DataError as problem:
+            raise DataError(
+                f"{name}: no such file or folder; as the id of a Minari dataset: {problem}"
+            ) from None
+    return DatasetLocation(recognised_format(path), path)
 
 
-def target_place(name: str, root: Path | None = None) -> Place:
+def target_location(name: str, root: Path | None = None) -> DatasetLocation:
     """Where a dataset is to be written."""
     if name.startswith(MINARI_PREFIX):
-        return Place("minari", root, name.removeprefix(MINARI_PREFIX))
+        return DatasetLocation("minari", root, name.removeprefix(MINARI_PREFIX))
     prefix, sign, rest = name.partition(":")
-    if sign and rest and prefix in format_names():
-        return Place(prefix, Path(rest))
+    if sign and rest and prefix in FORMATS:
+        return DatasetLocation(prefix, Path(rest))
     path = Path(name)
     kind = format_of_ending(path)
     if kind is None:
@@ -67,28 +90,36 @@ def target_place(name: str, root: Path | None = None) -> Place:
             f"the target must end in {', '.join(writable)}, or be {MINARI_PREFIX}NAME-v0 or KIND:FILE, such "
             f"as robomimic:{path.stem}.hdf5, got {name!r}"
         )
-    return Place(kind, path)
+    return DatasetLocation(kind, path)
 
 
-def read_place(
-    place: Place, *, exact: bool = False, lenient: bool = False, fields: Mapping[str, object] | None = None
+def read_location(
+    place: DatasetLocation,
+    *,
+    exact: bool = False,
+    lenient: bool = False,
+    fields: Mapping[str, object] | None = None,
 ) -> EpisodeLog:
     """Read a whole dataset; `exact` keeps double precision, `lenient` lets NaN through.
 
     `fields` are further dataset fields, such as `columns`.
     """
     target = Target(exact=exact, lenient=lenient)
-    return read_log(place.kind, place.source(fields or {}), target)
+    return read_source(place.kind, place.source(fields or {}), target)
 
 
-def write_place(log: EpisodeLog, place: Place) -> None:
+def write_location(log: EpisodeLog, place: DatasetLocation) -> None:
     """Write a whole dataset; what exists under that name is replaced (files) or refused (Minari)."""
     if place.kind != "minari":
         assert place.path is not None
-        write_log(log, place.path, place.kind)
+        write = get_format(place.kind).write
+        if write is None:
+            raise DataError(f"{place.path}: dataset_kind '{place.kind}' can be read but not written")
+        with replacing(place.path) as temporary:
+            if place.kind in ("hdf5", "robomimic"):
+                claim_space(temporary, log)
+            write(log, temporary)
         return
-    from rl_training.data.formats.minari_writer import write_minari
-
     assert place.dataset_id is not None
     folder = id_folder(place.dataset_id, place.path) / "data"
     if folder.exists():
@@ -110,16 +141,16 @@ def with_facts(log: EpisodeLog, *, spaces: Spaces | None, env_id: str | None) ->
     return replace(log, info=info)
 
 
-def convert(source: Place, target: Place) -> EpisodeLog:
+def convert(source: DatasetLocation, target: DatasetLocation) -> EpisodeLog:
     """Read one dataset and write another."""
-    log = read_place(source, exact=True)
-    write_place(log, target)
+    log = read_location(source, exact=True)
+    write_location(log, target)
     return log
 
 
-def left_out(place: Place, fields: Mapping[str, object] | None = None) -> list[str]:
+def left_out(place: DatasetLocation, fields: Mapping[str, object] | None = None) -> list[str]:
     """Keys of a file that are no part of a transition and are not converted."""
-    list_keys = FORMATS.get(place.kind).keys
+    list_keys = get_format(place.kind).keys
     if list_keys is None or place.path is None:
         return []
     keys = list_keys(place.path)

@@ -10,29 +10,26 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rl_training.config.data_fields import TableFields
+from rl_training.config.data import TableFields
 from rl_training.core.errors import DataError
-from rl_training.core.plain import Facts
 from rl_training.core.transforms import RewardTransform, Transform, clip_bounds
-from rl_training.data.columns import ColumnStore
-from rl_training.data.data_info import DataInfo
-from rl_training.data.episodes import BoolArray, LastRewards, episode_ends, episode_returns
-from rl_training.data.returns import Float64Array, returns_to_go
-from rl_training.data.stored_rows import StoredRows, as_array
-
-STANDARD_FIELDS = ("obs", "actions", "rewards", "next_obs", "dones")
-OPTIONAL_FIELDS = (
-    "truncations",
-    "next_actions",
-    "returns_to_go",
-    "discounts",
-    "durations",
-    "behavior_logprobs",
+from rl_training.core.types import STANDARD_FIELDS, Array, Facts
+from rl_training.data.episodes import (
+    BoolArray,
+    Float64Array,
+    LastRewards,
+    episode_ends,
+    episode_returns,
+    returns_to_go,
 )
-_ONE_NUMBER_PER_ROW = frozenset({"rewards", "dones", *OPTIONAL_FIELDS} - {"next_actions"})
+from rl_training.data.fields import FIELDS, in_order, scaled_with_rewards
+from rl_training.data.info import DataInfo
+from rl_training.data.log import EpisodeLog
+from rl_training.data.rows import ColumnStore, as_array, as_tensor
+from rl_training.data.tables.build import frame_log
 
 
-class TransitionDataset(StoredRows):
+class TransitionDataset:
     """Transitions (s, a, r, s', terminated) with optional further fields.
 
     `dones` means terminated, never truncated; a row flagged both ways counts as terminated. Rows are in time
@@ -52,11 +49,13 @@ class TransitionDataset(StoredRows):
         next_actions: npt.ArrayLike | None = None,
         returns_to_go: npt.ArrayLike | None = None,
         info: DataInfo | None = None,
+        **fields: npt.ArrayLike | None,
     ) -> None:
         standard = (obs, actions, rewards, next_obs, dones)
         given: dict[str, npt.ArrayLike | None] = dict(zip(STANDARD_FIELDS, standard, strict=True))
         given |= {"truncations": truncations, "next_actions": next_actions, "returns_to_go": returns_to_go}
-        columns = {name: _column(name, values) for name, values in given.items() if values is not None}
+        given |= fields
+        columns = {name: _column(name, given[name]) for name in in_order(given) if given[name] is not None}
         self.store = ColumnStore(columns)
         if truncations is not None:
             self.store = self.store.updated({"truncations": columns["truncations"] * (columns["dones"] == 0)})
@@ -67,17 +66,16 @@ class TransitionDataset(StoredRows):
 
     @classmethod
     def from_dict(cls, values: Facts, *, info: DataInfo | None = None) -> TransitionDataset:
-        """Build from named arrays; `field_names.FIELD_NAMES` lists the accepted synonyms.
+        """Build from named arrays; the table of fields (`rl_training.data.fields`) has the accepted names.
 
-        Without next observations, row t + 1 is the successor of row t inside an episode.
+        Without next observations, row t + 1 is the successor of row t inside an episode. A name that no field
+        has is refused: what it holds would be lost.
         """
-        from rl_training.data.episode_log import EpisodeLog  # which builds datasets itself
-
         log = EpisodeLog.from_arrays(values, info=info or DataInfo())
-        dataset = log.to_dataset()
+        dataset = cls.from_log(log)
         if log.timeouts_known:
             return dataset
-        return dataset.with_fields(name for name in OPTIONAL_FIELDS if name != "truncations")
+        return dataset.with_fields(name for name in dataset.fields if name != "truncations")
 
     @classmethod
     def from_dataframe(
@@ -86,8 +84,8 @@ class TransitionDataset(StoredRows):
         *,
         observations: str | Sequence[str],
         actions: str | Sequence[str],
-        reward: str | None = None,
         next_observations: str | Sequence[str] = (),
+        reward: str | None = None,
         episode: str | None = None,
         time: str | None = None,
         terminated: str | None = None,
@@ -102,18 +100,58 @@ class TransitionDataset(StoredRows):
         Names may be patterns (`obs_*`). Further keywords are dataset fields of a config (`missing_values`,
         `max_gap` …). Without `reward`, only behaviour cloning can train on it.
         """
-        from rl_training.data.tables.frames import as_names, frame_log  # which build datasets themselves
-
-        columns = {
-            "observations": as_names(observations),
-            "actions": as_names(actions),
-            "next_observations": as_names(next_observations),
+        columns: dict[str, object] = {
+            "observations": observations,
+            "actions": actions,
+            "next_observations": next_observations,
             "units": dict(units or {}),
         }
-        single = {"reward": reward, "episode": episode, "time": time, "terminated": terminated}
-        single |= {"truncated": truncated, "behavior_logprobs": behavior_logprobs}
-        settings = TableFields.build({**fields, "columns": {**columns, **single}})
-        return frame_log(frame, settings, source).to_dataset()
+        columns |= {"reward": reward, "episode": episode, "time": time, "terminated": terminated}
+        columns |= {"truncated": truncated, "behavior_logprobs": behavior_logprobs}
+        settings = TableFields.build({**fields, "columns": columns})
+        return cls.from_log(frame_log(frame, settings, source))
+
+    @classmethod
+    def from_log(cls, log: EpisodeLog) -> TransitionDataset:
+        """Transitions of a log, ready to sample.
+
+        Without recorded successors, the successor of a row is the next row of its episode. A terminal row has
+        none and needs none (its own observation stands in). The last row of a timed-out episode has none and
+        is dropped: the row before becomes the time-out, and the dropped reward stays part of the returns.
+        """
+        ends, complete = log.ends, log.complete
+        if not complete.any():
+            raise DataError(
+                f"{log.info.source}: no row has a successor ({int(ends.sum())} episodes of one row "
+                "each), so there is no transition to learn from; are the ends marked rightly? Check the "
+                "episode column and the flags, or give next observations"
+            )
+        columns = {"obs": log.obs, "actions": log.actions, "rewards": log.rewards, **log.further}
+        flags = {"dones": log.terminated, "truncations": log.truncated}
+        if log.next_obs is not None:
+            tensors = _tensors({**columns, **flags, "next_obs": log.next_obs})
+            return cls.from_store(
+                ColumnStore({name: tensors[name] for name in in_order(tensors)}), info=log.info
+            )
+        incomplete = np.flatnonzero(~complete)
+        ends_before = incomplete[(incomplete > 0) & ~ends[incomplete - 1]] - 1
+        flags["truncations"] = log.truncated.copy()
+        flags["truncations"][ends_before] = True
+        rows = np.flatnonzero(complete).astype(np.int32 if len(log) < 2**31 else np.int64)
+        if len(incomplete):
+            flags = {name: values[complete] for name, values in flags.items()}
+        tensors = _tensors({**columns, **flags})
+        tensors["next_obs"] = tensors["obs"]  # one column, looked up twice
+        maps = {"next_obs": torch.from_numpy(rows + ~ends[rows])}
+        if not len(incomplete):
+            store = ColumnStore({name: tensors[name] for name in in_order(tensors)}, maps)
+            return cls.from_store(store, info=log.info)
+        maps |= dict.fromkeys(columns, torch.from_numpy(rows))
+        last_rewards = LastRewards(
+            ends_before - np.searchsorted(incomplete, ends_before), log.rewards[ends_before + 1]
+        )
+        store = ColumnStore({name: tensors[name] for name in in_order(tensors)}, maps)
+        return cls.from_store(store, last_rewards=last_rewards, info=log.info)
 
     @classmethod
     def from_store(
@@ -130,6 +168,83 @@ class TransitionDataset(StoredRows):
         dataset.store, dataset.info, dataset.ordered = store, info or DataInfo(), ordered
         dataset.last_rewards, dataset.returns_gamma = last_rewards, returns_gamma
         return dataset
+
+    def __len__(self) -> int:
+        return self.store.length("rewards")
+
+    def __repr__(self) -> str:
+        return f"TransitionDataset({len(self)} rows, fields {', '.join(self.fields)}, {self.info.source})"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields that a batch holds."""
+        return tuple(self.store.columns)
+
+    @property
+    def device(self) -> torch.device:
+        return self.store.columns["rewards"].device
+
+    @property
+    def obs(self) -> Tensor:
+        return self.store.whole("obs")
+
+    @property
+    def actions(self) -> Tensor:
+        return self.store.whole("actions")
+
+    @property
+    def rewards(self) -> Tensor:
+        return self.store.whole("rewards")
+
+    @property
+    def next_obs(self) -> Tensor:
+        return self.store.whole("next_obs")
+
+    @property
+    def dones(self) -> Tensor:
+        return self.store.whole("dones")
+
+    @property
+    def truncations(self) -> Tensor | None:
+        return self.optional("truncations")
+
+    @property
+    def next_actions(self) -> Tensor | None:
+        return self.optional("next_actions")
+
+    @property
+    def returns_to_go(self) -> Tensor | None:
+        return self.optional("returns_to_go")
+
+    @property
+    def discounts(self) -> Tensor | None:
+        """Bootstrap factor per row, present after `with_n_step`."""
+        return self.optional("discounts")
+
+    def gather(self, indices: Tensor) -> dict[str, Tensor]:
+        """The rows `indices` (`[B]` or `[S, B]`, on the dataset's device) of every field."""
+        if indices.ndim == 1:
+            return self.store.gather(indices)
+        batch = self.store.gather(indices.reshape(-1))
+        return {name: values.view(*indices.shape, *values.shape[1:]) for name, values in batch.items()}
+
+    def sample(
+        self,
+        batch_size: int,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """Rows drawn uniformly with replacement from `generator` (torch's own when none is given)."""
+        if not len(self):
+            raise DataError("cannot sample: the dataset is empty")
+        source = self.device if generator is None else generator.device
+        indices = torch.randint(len(self), (batch_size,), generator=generator, device=source)
+        batch = self.gather(indices.to(self.device))
+        return batch if device is None else {name: values.to(device) for name, values in batch.items()}
+
+    def optional(self, name: str) -> Tensor | None:
+        """A whole field, or None where the rows do not have it."""
+        return self.store.whole(name) if name in self.store.columns else None
 
     def to(self, device: torch.device | str) -> TransitionDataset:
         """The dataset with every field on `device`."""
@@ -204,16 +319,14 @@ class TransitionDataset(StoredRows):
         )
         gamma = self.returns_gamma if returns_to_go_gamma is None else returns_to_go_gamma
         if gamma is not None:
-            return changed.with_discounted_returns_to_go(gamma)
-        returns = self.returns_to_go
-        if returns is None or transform.is_identity:
-            return changed
-        if not transform.is_scaling:
-            raise DataError(
-                "the returns_to_go of this dataset were given with it and do not follow from shifted or "
-                "clipped rewards; pass returns_to_go_gamma to recompute them"
-            )
-        return changed.with_columns({"returns_to_go": returns * scale})
+            changed = changed.with_discounted_returns_to_go(gamma)
+        remedy = "pass returns_to_go_gamma to recompute them"
+        for name in self.fields:
+            recomputed = name == "returns_to_go" and gamma is not None
+            if FIELDS.get(name).follows_rewards and not (recomputed or transform.is_identity):
+                factor = scaled_with_rewards(name, transform, remedy)
+                changed = changed.with_columns({name: self.store.whole(name) * factor})
+        return changed
 
     def select_rows(self, rows: Tensor) -> TransitionDataset:
         """A view of some rows, in that order; the fields of a row stay together."""
@@ -231,7 +344,7 @@ class TransitionDataset(StoredRows):
     def with_columns(self, columns: Mapping[str, Tensor]) -> TransitionDataset:
         """Replace or add whole fields, given row by row."""
         store = self.store.updated(columns)
-        return self._changed(store=store.only([*STANDARD_FIELDS, *OPTIONAL_FIELDS]))
+        return self._changed(store=store.only(in_order(store.columns)))
 
     def with_batch_transforms(self, transforms: Mapping[str, Transform]) -> TransitionDataset:
         """Apply `transforms` to each batch instead of to the stored rows (for data that stays on disk)."""
@@ -243,7 +356,12 @@ class TransitionDataset(StoredRows):
         return copy
 
 
-def _column(name: str, values: npt.ArrayLike) -> Tensor:
+def _tensors(columns: Mapping[str, Array]) -> dict[str, Tensor]:
+    """Columns as tensors in single precision; float columns are not copied."""
+    return {name: as_tensor(column).float() for name, column in columns.items()}
+
+
+def _column(name: str, values: npt.ArrayLike | None) -> Tensor:
     column = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
     column = column.detach().to(torch.float32).contiguous()
-    return column.reshape(-1) if name in _ONE_NUMBER_PER_ROW and column.shape[1:] == (1,) else column
+    return column.reshape(-1) if FIELDS.get(name).kind != "vector" and column.shape[1:] == (1,) else column

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from rl_training.core.errors import DataError
 from rl_training.core.streams import derive_seed
-from rl_training.data.columns import ColumnStore
-from rl_training.data.data_info import DataInfo
-from rl_training.data.offline_dataset import STANDARD_FIELDS, TransitionDataset
-from rl_training.data.validation import DataWarning
+from rl_training.core.types import STANDARD_FIELDS
+from rl_training.data.info import DataInfo
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.reading import DataWarning
+from rl_training.data.rows import ColumnStore
 
 Concatenate = Callable[[list[ColumnStore], list[str]], dict[str, Tensor]]
 """Puts the wide columns of all parts one after another, in memory or on disk."""

@@ -1,1 +1,1 @@
-"""Configuration, registry, checkpoints, run directories and the experiment manager."""
+"""Door: what was here is in `rl_training.runs`."""

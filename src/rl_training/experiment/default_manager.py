@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rl_training.core.train_config import TrainConfig
-from rl_training.experiment.training import train
-from rl_training.experiment.workflows import evaluate_checkpoint, predict_checkpoint, resume_training
-from rl_training.runtime.callbacks.base import Callback
-from rl_training.runtime.run import TrainResult
+from rl_training.config.run import TrainConfig
+from rl_training.runs.resume import evaluate_checkpoint, predict_checkpoint, resume_training
+from rl_training.runs.train import train
+from rl_training.runtime.callbacks import Callback, TrainResult
 
 
 @dataclass(frozen=True)

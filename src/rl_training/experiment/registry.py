@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rl_training.algorithms.recipe import Recipe, get_recipe, register_algorithm
-from rl_training.core.algorithms import ALGORITHMS, algorithm_names
-from rl_training.core.plain import State
+from rl_training.core.registry import ALGORITHMS, algorithm_names
 from rl_training.core.spaces import FloatArray
-from rl_training.experiment.training import train_function
-from rl_training.experiment.workflows import evaluate_checkpoint, predict_checkpoint
-from rl_training.runtime.run import TrainResult
+from rl_training.core.types import State
+from rl_training.runs.resume import evaluate_checkpoint, predict_checkpoint
+from rl_training.runs.train import TrainFunction, train_function
 
 __all__ = ["ALGORITHMS", "AlgorithmSpec", "algorithm_names", "get_algorithm_spec", "register_algorithm"]
 
@@ -36,7 +35,7 @@ class AlgorithmSpec:
         return "online" if self.recipe.online else "offline"
 
     @property
-    def train_fn(self) -> Callable[..., TrainResult]:
+    def train_fn(self) -> TrainFunction:
         return train_function(self.name)
 
     @property

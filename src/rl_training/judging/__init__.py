@@ -3,20 +3,20 @@
 Names are loaded on first use.
 """
 
-from rl_training.core.lazy import lazy_exports
+from rl_training.core.registry import lazy_exports
 
 SOURCES = {
-    "BehaviourJudgement": "rl_training.judging.judgement",
-    "Check": "rl_training.judging.judgement",
-    "Evidence": "rl_training.judging.judgement",
-    "Interval": "rl_training.judging.judgement",
+    "BehaviourJudgement": "rl_training.judging.verdict",
+    "Check": "rl_training.judging.verdict",
+    "Evidence": "rl_training.judging.verdict",
+    "Interval": "rl_training.judging.verdict",
     "JudgeConfig": "rl_training.judging.settings",
-    "Judgement": "rl_training.judging.judgement",
-    "PolicyJudgement": "rl_training.judging.judgement",
-    "TrainedCritic": "rl_training.judging.critics",
+    "Judgement": "rl_training.judging.verdict",
+    "PolicyJudgement": "rl_training.judging.verdict",
+    "TrainedCritic": "rl_training.judging.checks",
     "importance_estimates": "rl_training.judging.estimators",
     "judge": "rl_training.judging.judge_policies",
-    "trained_critic": "rl_training.judging.critics",
+    "trained_critic": "rl_training.judging.checks",
     "weighted_doubly_robust": "rl_training.judging.estimators",
 }
 

@@ -1,32 +1,157 @@
-"""The checks that can say no. Each asks one question and answers in one sentence."""
+"""The checks that can say no: each asks one question and answers in one sentence.
+
+First what they measure with: how near the log is to what a policy does, and the critic it was trained with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from rl_training.data.episodes import episode_lengths
-from rl_training.judging.coverage import LIMIT_PERCENTILE
+from rl_training.algorithms.recipe import get_recipe
+from rl_training.config.run import TrainConfig, parse_config
+from rl_training.core.checkpoints import load_run_state
+from rl_training.core.streams import derive_seed
+from rl_training.core.types import Facts
+from rl_training.data.episodes import IntArray, episode_lengths
 from rl_training.judging.estimators import effective_sample_sizes
-from rl_training.judging.judgement import Check, Interval, Outcome
-from rl_training.judging.log import Float64Array, JudgedLog
+from rl_training.judging.fqe import ENOUGH, FittedValues, updates_to_settle
+from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.judging.settings import JudgeConfig
-from rl_training.judging.values import ENOUGH, FittedValues, updates_to_settle
+from rl_training.judging.verdict import Check, Interval, Outcome
+from rl_training.models.models import CriticModel
+from rl_training.policies.policy import BESIDE_THE_LEARNER, Policy, policy_of_state
 
+REFERENCE_SHARE = 0.8
+REFERENCE_ROWS = 20_000
+QUERY_ROWS = 2000
+LIMIT_PERCENTILE = 99.0
 CALIBRATION_BINS = 10
 FEW_EPISODES = 10.0
 """Weights worth fewer episodes than this are no basis for an estimate."""
+
+_CHUNK = 256
+_CRITIC_CHUNK = 16_384
+
+Points = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Rows of some episodes to be near to, rows of the others to compare with."""
+
+    log: JudgedLog
+    reference: Tensor
+    rows: IntArray
+    """held-out rows at whose states policies are asked"""
+    neighbours: int
+
+    @classmethod
+    def of(cls, log: JudgedLog, neighbours: int, seed: int) -> Coverage:
+        draws = np.random.default_rng(derive_seed(seed, "judge", "coverage"))
+        order = draws.permutation(log.episodes)
+        kept = max(1, min(log.episodes - 1, round(REFERENCE_SHARE * log.episodes)))
+        is_reference = np.isin(log.numbers, order[:kept]) if log.episodes > 1 else np.arange(len(log)) % 5 > 0
+        rows = np.flatnonzero(is_reference)
+        near = draws.choice(rows, min(len(rows), REFERENCE_ROWS), replace=False)
+        others = np.flatnonzero(~is_reference)
+        queries = np.sort(draws.choice(others, min(len(others), QUERY_ROWS), replace=False))
+        reference = _points(log, log.obs[near], log.actions[near])
+        return cls(log, reference, queries, min(neighbours, len(near)))
+
+    @cached_property
+    def logged(self) -> Float64Array:
+        """Distances of those rows as they were logged."""
+        return self.distances(self.log.obs[self.rows], self.log.actions[self.rows])
+
+    @property
+    def limit(self) -> float:
+        """What all but one in a hundred of the log's own rows stay below."""
+        return float(np.percentile(self.logged, LIMIT_PERCENTILE))
+
+    def distances(self, obs: FloatArray, actions: FloatArray) -> Float64Array:
+        """Mean distance to the nearest reference rows."""
+        points = _points(self.log, obs, actions)
+        parts = [
+            torch.cdist(points[start : start + _CHUNK], self.reference)
+            .topk(self.neighbours, dim=-1, largest=False)
+            .values.mean(-1)
+            for start in range(0, len(points), _CHUNK)
+        ]
+        return torch.cat(parts).double().numpy()
+
+    def share_outside(self, distances: Float64Array) -> float:
+        return float((distances > self.limit).mean())
+
+
+def _points(log: JudgedLog, obs: FloatArray, actions: FloatArray) -> Tensor:
+    both = np.concatenate([log.obs_scale.apply(obs), log.action_scale.apply(actions)], axis=1)
+    return torch.from_numpy(both)
+
+
+@dataclass(frozen=True)
+class TrainedCritic:
+    """A critic as training left it, asked in the user's units."""
+
+    model: CriticModel
+    policy: Policy
+    gamma: float
+    reward_scale: float
+    by_time: bool = False
+
+    def discounts_like(self, log: JudgedLog) -> bool:
+        """Whether its values count the future as a judgement of this log does."""
+        return self.gamma == log.gamma and self.by_time == (log.discounts is not None)
+
+    @torch.no_grad()
+    def values(self, obs: FloatArray, actions: FloatArray) -> Float64Array:
+        """Q of every row, the mean over the critics."""
+        unit = np.clip(self.policy.spaces.to_unit(actions), -1.0, 1.0)
+        parts = []
+        for start in range(0, len(obs), _CRITIC_CHUNK):
+            rows = slice(start, start + _CRITIC_CHUNK)
+            prepared = self.policy.prepared(torch.from_numpy(obs[rows]).to(self.policy.dtype)).float()
+            found = self.model.q_values(prepared, torch.from_numpy(unit[rows]).float())
+            each = found.mean(-1) if isinstance(found, torch.Tensor) else torch.stack(found).mean(0)
+            parts.append(each.double())
+        values: Float64Array = torch.cat(parts).numpy() / self.reward_scale
+        return values
+
+
+def trained_critic(path: str | Path) -> TrainedCritic | None:
+    """The critic of a run or checkpoint; none where there is none whose units can be told."""
+    state = load_run_state(path, skip=BESIDE_THE_LEARNER)
+    return critic_of_state(state, parse_config(state["config"]), policy_of_state(state, source=path))
+
+
+def critic_of_state(state: Facts, config: TrainConfig, policy: Policy) -> TrainedCritic | None:
+    """The same of a checkpoint that is open already."""
+    recipe, settings = get_recipe(config.algo), config.run_config().to_dict()
+    clipped = settings.get("reward_clip") is not None
+    changed = clipped or settings.get("reward_shift") or settings.get("normalize_reward")
+    if changed or not issubclass(recipe.model, CriticModel):
+        return None
+    model = recipe.model.from_config(config.run_config(), policy.spaces, None)
+    saved = state["learner"]["tensors"]
+    model.load_state_dict({name: saved[f"model.{name}"] for name in model.state_dict()})
+    scale, by_time = float(settings.get("reward_scale", 1.0)), bool(settings.get("discount_by_time"))
+    return TrainedCritic(model, policy, float(settings["gamma"]), scale, by_time)
 
 
 def enough_episodes(log: JudgedLog, config: JudgeConfig) -> Check:
     numbers = {"episodes": float(log.episodes)}
     if log.episodes >= config.min_episodes:
         return Check("passed", f"The log has {log.episodes} episodes.", numbers)
-    has = f"has only {log.episodes} episodes"
+    has = f"has only {log.episodes} episodes; log more of them"
     if log.episodes == 1:
-        has = "is one single episode (if it holds several, mark where each of them ends)"
-    reason = f"The log {has}; {config.min_episodes} are the least that can tell."
+        has = "is one single episode; if it holds several, mark where each of them ends"
+    reason = f"The log {has}: {config.min_episodes} are the least that can tell (min_episodes)."
     return Check("refused", reason, numbers)
 
 
@@ -76,9 +201,6 @@ def falsification(log: JudgedLog, fitted: FittedValues, config: JudgeConfig) -> 
         return Check("refused", reason, numbers)
     reason = f"Values of the behaviour agree with held-out returns (correlation {correlation:.2f})."
     return Check("passed", reason, numbers)
-
-
-Points = tuple[tuple[float, float], ...]
 
 
 def calibration(log: JudgedLog, fitted: FittedValues) -> Points:

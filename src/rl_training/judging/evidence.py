@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from rl_training.core.spaces import Spaces
-from rl_training.judging.coverage import Coverage
-from rl_training.judging.judgement import ActionComparison, Check, Evidence, UncoveredState
+from rl_training.data.episodes import BoolArray
+from rl_training.judging.checks import Coverage, Points
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
-from rl_training.judging.values import FittedValues
-from rl_training.judging.verdicts import interval
+from rl_training.judging.verdict import ActionComparison, Check, UncoveredState
 
 NameOf = Callable[[str, int], str]
 """("observation" or "action", index) -> what that number is called"""
@@ -25,36 +24,6 @@ ON_BOUND = 1e-3
 
 CHATTER = 3.0
 SATURATION = 0.5
-
-
-def evidence_of(
-    log: JudgedLog,
-    actions: FloatArray,
-    covered: Coverage,
-    distances: Float64Array,
-    fitted: FittedValues,
-    index: int,
-    spaces: Spaces,
-    confidence: float,
-    name_of: NameOf,
-) -> Evidence:
-    """Everything a page draws of a policy: `actions` `[rows, draws, A]`, `distances` `[rows, draws]`."""
-    inside, outside = _on_the_map(log, covered, actions[:, 0], distances[:, 0])
-    logged, _ = _on_the_map(log, covered, log.actions, np.zeros(len(covered.rows)))
-    return Evidence(
-        actions=tuple(compare_actions(log, actions, spaces, name_of)),
-        along_time=along_time(log, fitted.own[index], fitted.own[-1]),
-        map_logged=logged,
-        map_inside=inside,
-        map_outside=outside,
-        uncovered=tuple(uncovered_states(log, covered, actions, distances, name_of)),
-        training=tuple(
-            (float(done), each.value, each.low, each.high)
-            for done, values in fitted.history[1:]
-            for each in [interval(values[index], confidence)]
-            if each.low is not None and each.high is not None
-        ),
-    )
 
 
 def compare_actions(
@@ -88,7 +57,7 @@ def compare_actions(
     ]
 
 
-def action_check(compared: tuple[ActionComparison, ...]) -> Check:
+def action_check(compared: Sequence[ActionComparison]) -> Check:
     """Warns of what wears out actuators; says nothing about the value."""
     chattering = [each.name for each in compared if each.rate > CHATTER * each.logged_rate > 0.0]
     saturated = [
@@ -96,10 +65,11 @@ def action_check(compared: tuple[ActionComparison, ...]) -> Check:
         for each in compared
         if each.on_bound > SATURATION and each.on_bound > 2 * each.logged_on_bound
     ]
-    parts = (
-        [f"{', '.join(chattering)} moves over {CHATTER:.0f} times as much as logged"] if chattering else []
-    )
-    parts += [f"{', '.join(saturated)} is on a bound most of the time"] if saturated else []
+    parts = []
+    if chattering:
+        parts.append(f"{', '.join(chattering)} moves over {CHATTER:.0f} times as much as logged")
+    if saturated:
+        parts.append(f"{', '.join(saturated)} is on a bound most of the time")
     if parts:
         return Check("warned", f"Look at the actions: {'; '.join(parts)}.")
     return Check("passed", "The actions move no more than the logged ones and keep off their bounds.")
@@ -124,6 +94,10 @@ def uncovered_states(
     log: JudgedLog, covered: Coverage, actions: FloatArray, distances: Float64Array, name_of: NameOf
 ) -> list[UncoveredState]:
     """The furthest from the log, at most one per episode; of several draws any may be it."""
+
+    def named(kind: str, values: FloatArray) -> dict[str, float]:
+        return {name_of(kind, index): float(value) for index, value in enumerate(values)}
+
     found: dict[int, UncoveredState] = {}
     for furthest in np.argsort(-distances, axis=None, kind="stable"):
         place, draw = divmod(int(furthest), distances.shape[1])
@@ -134,27 +108,23 @@ def uncovered_states(
         if episode not in found:
             found[episode] = UncoveredState(
                 float(distances[place, draw] / covered.limit),
-                _named("observation", log.obs[row], name_of),
-                _named("action", log.actions[row], name_of),
-                _named("action", actions[row, draw], name_of),
+                named("observation", log.obs[row]),
+                named("action", log.actions[row]),
+                named("action", actions[row, draw]),
             )
     return list(found.values())
 
 
-def _named(kind: str, values: FloatArray, name_of: NameOf) -> dict[str, float]:
-    return {name_of(kind, index): float(value) for index, value in enumerate(values)}
-
-
-def _on_the_map(
-    log: JudgedLog, covered: Coverage, actions: FloatArray, distances: Float64Array
-) -> tuple[tuple[tuple[float, float], ...], tuple[tuple[float, float], ...]]:
+def on_the_map(
+    log: JudgedLog, covered: Coverage, actions: FloatArray, far: BoolArray
+) -> tuple[Points, Points]:
     """States and actions along the two directions in which the log varies most: inside and outside of it."""
-    reference = covered.reference.double().numpy()
-    _, _, directions = np.linalg.svd(reference[:4000] - reference[:4000].mean(axis=0), full_matrices=False)
-    rows = covered.rows[:: max(1, len(covered.rows) // MAP_POINTS)]
-    far = distances[:: max(1, len(covered.rows) // MAP_POINTS)] > covered.limit
+    reference = covered.reference[:4000].double().numpy()
+    _, _, directions = np.linalg.svd(reference - reference.mean(axis=0), full_matrices=False)
+    every = max(1, len(covered.rows) // MAP_POINTS)
+    rows, far = covered.rows[::every], far[::every]
     points = np.concatenate([log.obs_scale.apply(log.obs[rows]), log.action_scale.apply(actions[rows])], 1)
     flat = points @ directions[:2].T
-    flat = flat if flat.shape[1] == 2 else np.pad(flat, ((0, 0), (0, 2 - flat.shape[1])))
+    flat = np.pad(flat, ((0, 0), (0, 2 - flat.shape[1])))
     inside, outside = (tuple((float(x), float(y)) for x, y in flat[part]) for part in (~far, far))
     return inside, outside

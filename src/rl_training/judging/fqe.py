@@ -1,24 +1,46 @@
 """Fitted Q evaluation: what would this policy earn? (Le et al. 2019, arXiv:1903.08738)
 
-Q <- r + gamma (1 - d) Q'(s', a') with a' the judged policy's action, or the mean over several draws of it.
-Members of the ensemble see bootstrap resamples of the episodes (Hao et al. 2021, arXiv:2102.03607), so that
-one training gives an interval, and the episodes that a member has not seen are held-out data for it. Policies
-are the seed axis: all of them, and the logged behaviour itself, are one batched computation on the same rows.
+One stack of ensembles holds the values of all policies and, last, of the logged behaviour: the learner, how
+it is fitted, and what is read off it in the user's units.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.algorithms.learner import Batch, MetricTensors, Noise
+from rl_training.algorithms.stack import stack_learners
 from rl_training.config import setting
-from rl_training.judging.fitting import resample_weights
+from rl_training.core.streams import torch_generator
+from rl_training.judging.fit import (
+    BootstrapConfig,
+    FitCache,
+    FittedLearner,
+    OnProgress,
+    Rows,
+    fit,
+    resample_weights,
+)
+from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
+from rl_training.judging.policies import PolicyActions
+from rl_training.judging.settings import JudgeConfig
 from rl_training.models.critics import QEnsemble
 from rl_training.models.models import PolicyModel
-from rl_training.models.network_settings import NetworkConfig, Norm
+from rl_training.models.networks import NetworkConfig, Norm
+
+ENOUGH = 3.0
+"""Updates x tau x (1 - gamma): the level of the values is then within exp(-3) of where it settles."""
+
+FEWEST_UPDATES = 5000
+
+_CHUNK = 4096
 
 
 class ValueNetworks(NetworkConfig):
@@ -42,18 +64,16 @@ class ValueModel(PolicyModel):
         self.critic = QEnsemble(*sizes, self.config.plan("critic"), generator=generator)
 
 
-class FQEConfig(LearnerConfig):
+class FQEConfig(BootstrapConfig):
     """Keywords of fitted Q evaluation."""
 
     tau: float = setting(0.05, "share of the networks that their targets take over per update", gt=0, le=1)
-    episodes: int = setting(..., "episodes of the log", ge=1)
-    resample_seed: int = setting(0, "seed of the bootstrap over episodes", ge=0)
     terminal_value: float = setting(0.0, "value after a termination, in the scaled rewards' units")
     lowest: float = setting(..., "smallest value that targets may take")
     highest: float = setting(..., "largest value that targets may take")
 
 
-class FQE(Learner):
+class FQE(FittedLearner):
     """Takes `next_actions` of the judged policy (one draw or several side by side, `[*S, B, draws * A]`), the
     `episodes` of the rows, and which rows are `usable`."""
 
@@ -68,10 +88,7 @@ class FQE(Learner):
         weights = resample_weights(self.critic.num_critics, self.config.episodes, self.config.resample_seed)
         self.scalars["resamples"] = weights.to(self.device)
 
-    def noise_shapes(self, batch_size: int) -> NoiseShapes:
-        return {}
-
-    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+    def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
         with torch.no_grad():
             target = self.value_target(batch)
         errors = self.critic(batch["obs"], batch["actions"]) - target
@@ -106,3 +123,190 @@ def policy_values(critic: QEnsemble, obs: Tensor, actions: Tensor) -> Tensor:
     if actions.shape[-2] == 1:  # a single call without the first layer cut in two
         return critic(obs, actions.squeeze(-2))  # type: ignore[no-any-return]  # a module's call
     return critic.many(obs, actions).mean(-1)
+
+
+@dataclass(frozen=True)
+class FittedValues:
+    """What the ensembles say. The first axis is policies, the behaviour last; `[…, members]` follows."""
+
+    values: Float64Array
+    """value from the first states, `[policies + 1, members]`"""
+    history: list[tuple[int, Float64Array]]
+    """(updates, the same values) along training"""
+    residuals: Float64Array
+    """mean of target minus value over the rows a member has not seen, `[policies + 1, members]`"""
+    logged: Float64Array
+    """Q of the logged actions by members that have not seen the episode, `[policies + 1, rows]`"""
+    own: Float64Array
+    """Q of each policy's own actions there; the behaviour's own are the logged ones"""
+    final: Float64Array
+    """each policy's value of the state at which an episode ends, `[policies, episodes]`"""
+    updates: int
+    progress: float
+    """updates x tau x (1 - gamma)"""
+
+    def drift(self, index: int) -> float:
+        """How far the mean value moved in the last third of training."""
+        before = min(self.history, key=lambda entry: abs(entry[0] - 2 * self.updates / 3))
+        return float(self.values[index].mean() - before[1][index].mean())
+
+    def level_error(self, index: int, horizon: float) -> float:
+        """An error that all members share, as far as it shows: the larger of two signs of it.
+
+        The mean Bellman residual on unseen rows adds up over the horizon. The level settles exponentially,
+        so that what the last third of training moved it by says what is left to come.
+        """
+        residual = abs(float(self.residuals[index].mean())) * horizon
+        decay = math.exp(-self.progress / 3.0)
+        return max(residual, abs(self.drift(index)) * decay / (1.0 - decay))
+
+
+def updates_to_settle(config: JudgeConfig, log: JudgedLog) -> int:
+    return math.ceil(ENOUGH * log.horizon / config.tau - 1e-6)
+
+
+def updates_needed(config: JudgeConfig, log: JudgedLog) -> int:
+    return config.updates or max(FEWEST_UPDATES, updates_to_settle(config, log))
+
+
+def fit_values(
+    log: JudgedLog,
+    policies: Sequence[PolicyActions],
+    config: JudgeConfig,
+    on_progress: OnProgress,
+    cache: FitCache | None = None,
+) -> FittedValues:
+    """Train one stack of ensembles and read everything off it that a judgement needs."""
+    here = stacked_actions(log, [each.here for each in policies], log.actions)
+    there = stacked_actions(log, [each.there for each in policies], log.next_actions)
+    usable = torch.ones(len(policies) + 1, len(log))
+    usable[-1] = torch.from_numpy(log.has_successor.astype(np.float32))
+    learner = stack_learners([new_learner(log, config) for _ in range(len(policies) + 1)])
+    assert isinstance(learner, FQE)
+    updates = updates_needed(config, log)
+    history: dict[str, list[Any]] = {"updates": [], "values": []}
+
+    def observe(done: int) -> None:
+        history["updates"].append(done)
+        history["values"].append(first_values(learner, log, here))
+
+    fit(
+        learner,
+        Rows(lambda rows: batch_of(log, there, usable, rows), len(log)),
+        name="values",
+        updates=updates,
+        config=config,
+        networks=config.members * len(here),
+        on_progress=on_progress,
+        observe=observe,
+        history=history,
+        cache=cache,
+    )
+    scale = log.reward_scale
+    logged, residuals = _along_the_log(learner, log, there, usable)
+    own = torch.cat([_held_out(learner, log, log.columns["obs"], here)[:-1], logged[-1:]])
+    last = torch.from_numpy(np.flatnonzero(log.ends))
+    final = _held_out(learner, log, log.columns["next_obs"][last], there[:, last], last)[:-1]
+    final = torch.where(log.columns["dones"][last] > 0, scale.terminal, final)
+    return FittedValues(
+        values=history["values"][-1],
+        history=list(zip(history["updates"], history["values"], strict=True)),
+        residuals=residuals * scale.spread,
+        logged=scale.values(logged),
+        own=scale.values(own),
+        final=scale.values(final),
+        updates=updates,
+        progress=updates * config.tau / log.horizon,
+    )
+
+
+def batch_of(log: JudgedLog, there: Tensor, usable: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    """The same rows for every policy, each with its own next actions."""
+    picked = {name: values[rows] for name, values in log.columns.items()}
+    batch = {name: values.expand(len(there), *values.shape) for name, values in picked.items()}
+    return {**batch, "next_actions": there[:, rows].flatten(-2), "usable": usable[:, rows]}
+
+
+@torch.no_grad()
+def first_values(learner: FQE, log: JudgedLog, here: Tensor) -> Float64Array:
+    """Each member's value from the first states of its own resample of episodes, `[policies, members]`."""
+    first = torch.from_numpy(log.starts)
+    obs, own = log.columns["obs"][first], here[:, first]
+    parts = [_own_values(learner, obs, own, part) for part in _pieces(len(first), own)]
+    q = torch.cat(parts, -1).double()
+    weights = learner.scalars["resamples"].double()
+    return log.reward_scale.values((weights * q).sum(-1) / weights.sum(-1))
+
+
+def new_learner(log: JudgedLog, config: JudgeConfig) -> FQE:
+    model = ValueModel(
+        log.obs.shape[1],
+        log.actions.shape[1],
+        hidden_sizes=config.hidden_sizes,
+        members=config.members,
+        generator=torch_generator(config.seed, "judge", "value networks"),
+    )
+    scale = log.reward_scale
+    lowest, highest = ((bound - scale.level) / scale.spread for bound in log.value_range)
+    return FQE(
+        model,
+        seed=config.seed,
+        learning_rate=config.learning_rate,
+        gamma=config.gamma,
+        tau=config.tau,
+        episodes=log.episodes,
+        resample_seed=config.seed,
+        terminal_value=scale.terminal,
+        lowest=lowest,
+        highest=highest,
+    )
+
+
+def stacked_actions(log: JudgedLog, policies: Sequence[FloatArray], behaviour: FloatArray) -> Tensor:
+    """Scaled actions `[policies + 1, rows, draws, A]`; the behaviour's single ones come last."""
+    logged = np.broadcast_to(behaviour[:, None], policies[0].shape)
+    return torch.from_numpy(np.stack([log.action_scale.apply(each) for each in (*policies, logged)]))
+
+
+def _pieces(rows: int, actions: Tensor) -> Iterator[slice]:
+    """Rows a few at a time: each of them is as many as it has draws."""
+    size = max(1, _CHUNK // actions.shape[-2])
+    return (slice(start, start + size) for start in range(0, rows, size))
+
+
+def _own_values(learner: FQE, obs: Tensor, actions: Tensor, part: slice) -> Tensor:
+    """Values `[policies, members, rows]` of each policy's own actions in the same states."""
+    return policy_values(learner.critic, obs[part].expand(len(actions), -1, -1), actions[:, part])
+
+
+@torch.no_grad()
+def _held_out(
+    learner: FQE, log: JudgedLog, obs: Tensor, actions: Tensor, rows: Tensor | None = None
+) -> Tensor:
+    """Values by the members that have not seen a row's episode, `[policies, rows]`; NaN where all have."""
+    episodes = log.columns["episodes"] if rows is None else log.columns["episodes"][rows]
+    parts = []
+    for part in _pieces(len(obs), actions):
+        q = _own_values(learner, obs, actions, part)
+        unseen = learner.row_weights(episodes[part].expand(len(actions), -1)) == 0
+        parts.append((q * unseen).sum(-2) / unseen.sum(-2))
+    return torch.cat(parts, -1).double()
+
+
+@torch.no_grad()
+def _along_the_log(
+    learner: FQE, log: JudgedLog, there: Tensor, usable: Tensor
+) -> tuple[Tensor, Float64Array]:
+    """Held-out values of the logged actions, and each member's mean Bellman residual on unseen rows."""
+    logged = []
+    total = torch.zeros(usable.shape[0], learner.scalars["resamples"].shape[-2], dtype=torch.float64)
+    count = torch.zeros_like(total)
+    for part in _pieces(len(log), there):
+        batch = batch_of(log, there, usable, torch.arange(len(log))[part])
+        q = learner.critic(batch["obs"], batch["actions"])
+        unseen = (learner.row_weights(batch["episodes"]) == 0).float()
+        logged.append((q * unseen).sum(-2) / unseen.sum(-2))
+        counted = unseen * batch["usable"].unsqueeze(-2)
+        total += (counted * (learner.value_target(batch) - q)).sum(-1).double()
+        count += counted.sum(-1).double()
+    return torch.cat(logged, -1).double(), (total / count.clamp_min(1.0)).numpy()

@@ -4,31 +4,60 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from rl_training.core.errors import DataError, UserError
+from rl_training.core.errors import DataError, UserError, WrongTypeError
+from rl_training.core.machine import one_thread
 from rl_training.core.spaces import Spaces
-from rl_training.core.threads import one_thread
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.judging import checks
-from rl_training.judging.advice import advice_for
-from rl_training.judging.court import Court
-from rl_training.judging.coverage import Coverage
-from rl_training.judging.critics import TrainedCritic
-from rl_training.judging.density import unit_spaces
-from rl_training.judging.drawing import actions_in_the_log
-from rl_training.judging.fitting import Keeping, Told, judgement_key
-from rl_training.judging.judgement import Judgement
-from rl_training.judging.log import JudgedLog
-from rl_training.judging.rollouts import fit_dynamics
+from rl_training.judging.checks import Coverage, Points, TrainedCritic
+from rl_training.judging.evidence import (
+    NameOf,
+    action_check,
+    along_time,
+    compare_actions,
+    on_the_map,
+    uncovered_states,
+)
+from rl_training.judging.fit import FitCache, OnProgress
+from rl_training.judging.fqe import FittedValues, fit_values
+from rl_training.judging.importance import ImportanceSampling, prepare_importance_sampling, unit_spaces
+from rl_training.judging.log import Float64Array, JudgedLog
+from rl_training.judging.model import Dynamics, fit_dynamics, roll_out
+from rl_training.judging.policies import (
+    JudgedPolicy,
+    PolicyActions,
+    Predicts,
+    actions_in_the_log,
+    check_fits,
+    check_predicts,
+    draws_check,
+)
 from rl_training.judging.settings import JudgeConfig
-from rl_training.judging.subjects import Predicts, Subject, check_fits
-from rl_training.judging.values import PolicyActions, fit_values
-from rl_training.judging.weighing import prepare_weighing
+from rl_training.judging.verdict import (
+    BehaviourJudgement,
+    Check,
+    Evidence,
+    Interval,
+    Judgement,
+    PolicyJudgement,
+    Verdict,
+    advice_for,
+    combined,
+    interval,
+    sentence_of,
+    shifted,
+    verdict_of,
+)
 from rl_training.policies.policy import Policy
+
+if TYPE_CHECKING:
+    from rl_training.judging.keywords import JudgeKeywords
 
 Policies = Mapping[str, Predicts] | Sequence[Predicts] | Predicts
 
@@ -38,10 +67,10 @@ def judge(
     policies: Policies,
     data: TransitionDataset,
     *,
-    on_progress: Told = lambda name, done, updates: None,
+    on_progress: OnProgress = lambda name, done, updates: None,
     critics: Mapping[str, TrainedCritic] | None = None,
     checkpoints: str | Path | None = None,
-    **settings: Any,
+    **settings: Unpack[JudgeKeywords],
 ) -> Judgement:
     """Judge policies by a log. `policies`: one, a list, or a mapping of names; anything with `predict`.
 
@@ -52,52 +81,49 @@ def judge(
     """
     start = time.monotonic()
     config = JudgeConfig.build(settings)
+    if not isinstance(data, TransitionDataset):
+        raise WrongTypeError(
+            f"data must be a TransitionDataset, got {type(data).__name__}; rl_training.judge takes paths, "
+            "arrays and data frames too"
+        )
     if not data.info.rewards_known:
         raise DataError(f"{data.info.source}: the log has no rewards, and without them nothing can be judged")
     log = JudgedLog.from_dataset(data, config.gamma, by_time=config.discount_by_time)
-    subjects = named_subjects(policies, log)
-    for subject in subjects:
-        check_fits(subject, log, data.info.source, data.info.spaces)
-    actions = actions_in_the_log(subjects, log, config)
-    keeping = None if checkpoints is None else keeping_of(Path(checkpoints), config, log, actions)
-    fitted = fit_values(log, actions, config, on_progress, keeping)
-    spaces = data.info.spaces or next((s for s in map(_spaces, subjects) if s is not None), None)
-    court = Court(
+    enough = checks.enough_episodes(log, config)  # known before anything is fitted
+    if enough.outcome == "refused":
+        raise DataError(f"{data.info.source}: {enough.reason}")
+    candidates = named_policies(policies, log)
+    for policy in candidates:
+        check_fits(policy, log, data.info.source, data.info.spaces)
+    actions = actions_in_the_log(candidates, log, config)
+    cache = None if checkpoints is None else fit_cache(Path(checkpoints), config, log, actions)
+    fitted = fit_values(log, actions, config, on_progress, cache)
+    stated = [data.info.spaces, *(each.spaces for each in candidates)]
+    spaces = unit_spaces(log, next((each for each in stated if each is not None), None))
+    policy_judge = PolicyJudge(
         log=log,
         config=config,
         fitted=fitted,
-        spaces=unit_spaces(log, spaces),
+        spaces=spaces,
         name_of=data.info.name_of,
         covered=Coverage.of(log, config.neighbours, config.seed),
-        dynamics=fit_dynamics(log, config, on_progress, keeping) if config.model_rollouts else None,
-        weighing=prepare_weighing(log, data, spaces, config, on_progress) if config.importance else None,
+        dynamics=fit_dynamics(log, config, on_progress, cache) if config.model_rollouts else None,
+        importance=prepare_importance_sampling(log, data, spaces, config, on_progress)
+        if config.importance
+        else None,
         critics=critics or {},
-        shared={
-            "episodes": checks.enough_episodes(log, config),
-            "falsification": checks.falsification(log, fitted, config),
-        },
+        shared={"episodes": enough, "falsification": checks.falsification(log, fitted, config)},
     )
     judged = []
-    for index, (subject, own) in enumerate(zip(subjects, actions, strict=True)):
-        judged.append(court.judge(index, subject, own))
-        on_progress("policies", index + 1, len(subjects))
-    behaviour = court.behaviour()
-    facts = data_facts(log, data)
-    advice = advice_for(judged, behaviour)
-    seconds = time.monotonic() - start
-    return Judgement(tuple(judged), behaviour, facts, config.to_dict(), advice, seconds)
+    for index, (policy, own) in enumerate(zip(candidates, actions, strict=True)):
+        judged.append(policy_judge.judge(index, policy, own))
+        on_progress("policies", index + 1, len(candidates))
+    behaviour = policy_judge.behaviour()
+    advice, seconds = advice_for(judged, behaviour), time.monotonic() - start
+    return Judgement(tuple(judged), behaviour, data_facts(log, data), config.to_dict(), advice, seconds)
 
 
-def keeping_of(
-    folder: Path, config: JudgeConfig, log: JudgedLog, actions: Sequence[PolicyActions]
-) -> Keeping:
-    columns = (log.obs, log.actions, log.next_obs, log.rewards, log.dones, log.ends)
-    times = () if log.discounts is None else (log.discounts,)
-    own = (values for each in actions for values in (each.here, each.there))
-    return Keeping(folder, judgement_key(config, [*columns, *times, *own]))
-
-
-def named_subjects(policies: Policies, log: JudgedLog) -> list[Subject]:
+def named_policies(policies: Policies, log: JudgedLog) -> list[JudgedPolicy]:
     """Every policy with a name of its own."""
     if isinstance(policies, Mapping):
         named = dict(policies)
@@ -109,13 +135,9 @@ def named_subjects(policies: Policies, log: JudgedLog) -> list[Subject]:
     if not named:
         raise UserError("policies must hold at least one policy")
     for name, policy in named.items():
-        if isinstance(policy, str | Path) or not callable(getattr(policy, "predict", None)):
-            raise UserError(
-                f"policies must have predict(obs), {name} is {type(policy).__name__}; open a file or a run "
-                "with rl_training.load_policy, or a checkpoint with the class that trained it"
-            )
+        check_predicts(name, policy)
     width = log.actions.shape[1]
-    return [Subject(name, policy_inside(policy), width) for name, policy in named.items()]
+    return [JudgedPolicy(name, policy_inside(policy), width) for name, policy in named.items()]
 
 
 def policy_inside(policy: Predicts) -> Predicts:
@@ -127,6 +149,15 @@ def policy_inside(policy: Predicts) -> Predicts:
         return policy
     inside = getattr(policy, "policy", None)
     return inside if isinstance(inside, Policy) else policy
+
+
+def fit_cache(
+    folder: Path, config: JudgeConfig, log: JudgedLog, actions: Sequence[PolicyActions]
+) -> FitCache:
+    columns = (log.obs, log.actions, log.next_obs, log.rewards, log.dones, log.ends)
+    times = () if log.discounts is None else (log.discounts,)
+    own = (values for each in actions for values in (each.here, each.there))
+    return FitCache.of(folder, config, [*columns, *times, *own])
 
 
 def data_facts(log: JudgedLog, data: TransitionDataset) -> dict[str, Any]:
@@ -143,6 +174,169 @@ def data_facts(log: JudgedLog, data: TransitionDataset) -> dict[str, Any]:
     }
 
 
-def _spaces(subject: Subject) -> Spaces | None:
-    spaces = getattr(subject.policy, "spaces", None)
-    return spaces if isinstance(spaces, Spaces) else None
+@dataclass(frozen=True)
+class PolicyJudge:
+    """The verdict on one policy after another, by what the judgements of one log have in common."""
+
+    log: JudgedLog
+    config: JudgeConfig
+    fitted: FittedValues
+    spaces: Spaces
+    name_of: NameOf
+    covered: Coverage
+    dynamics: Dynamics | None
+    importance: ImportanceSampling | None
+    critics: Mapping[str, TrainedCritic]
+    shared: Mapping[str, Check]
+
+    def judge(self, index: int, policy: JudgedPolicy, actions: PolicyActions) -> PolicyJudgement:
+        found = {**self.shared, "convergence": self.convergence(index)}
+        if self.config.action_draws:
+            found["draws"] = draws_check(policy, self.config)
+        distances, found["coverage"] = self.coverage(actions)
+        fitted, model = self.value_of(index), None
+        estimates = {"fqe": fitted}
+        if self.dynamics is not None:
+            model, model_checks = self.second_opinion(self.dynamics, policy, fitted)
+            estimates["model"] = model
+            found |= model_checks
+        if self.importance is not None:
+            weighted, found["sample_size"] = self.importance.estimates(
+                policy, actions.here[:, 0], self.fitted, index
+            )
+            estimates |= weighted
+        evidence = self.evidence(index, actions, distances)
+        found["actions"] = action_check(evidence.actions)
+        if (optimism := self.critic_optimism(index, policy)) is not None:
+            found["critic"], points = optimism
+            evidence = replace(evidence, critic=points)
+        own, difference = self.headline(index, model)
+        verdict = verdict_of(difference, found)
+        wanted = "refused" if verdict == "refused" else "warned"
+        return PolicyJudgement(
+            name=policy.name,
+            value=own.value,
+            low=_bound(own.low),
+            high=_bound(own.high),
+            difference=difference,
+            verdict=verdict,
+            sentence=sentence_of(verdict, difference, difference.value / self.log.horizon, found),
+            reasons=tuple(check.reason for check in found.values() if check.outcome == wanted),
+            estimates=estimates,
+            checks=found,
+            evidence=evidence,
+            score=self.score_of(fitted, model, verdict, found),
+            members=tuple(self.fitted.values[index].tolist()),
+        )
+
+    def behaviour(self) -> BehaviourJudgement:
+        last = len(self.fitted.values) - 1
+        own = self.value_of(last)
+        return BehaviourJudgement(
+            value=own.value,
+            low=_bound(own.low),
+            high=_bound(own.high),
+            mean_return=self.log.mean_return,
+            checks={**self.shared, "convergence": self.convergence(last)},
+            calibration=checks.calibration(self.log, self.fitted),
+        )
+
+    def convergence(self, index: int) -> Check:
+        return checks.convergence(self.log, self.fitted, index, self.config)
+
+    def coverage(self, actions: PolicyActions) -> tuple[Float64Array, Check]:
+        """How far from anything logged the policy acts in logged states, `[rows, draws]`."""
+        rows, draws = self.covered.rows, actions.here.shape[1]
+        obs, own = np.repeat(self.log.obs[rows], draws, axis=0), actions.here[rows]
+        distances = self.covered.distances(obs, own.reshape(len(obs), -1)).reshape(-1, draws)
+        share = self.covered.share_outside(distances)
+        return distances, checks.coverage(share, self.config.coverage_limit, along_rollouts=False)
+
+    def second_opinion(
+        self, dynamics: Dynamics, policy: JudgedPolicy, fitted: Interval
+    ) -> tuple[Interval, dict[str, Check]]:
+        """The value in the model, and whether the policy leads where the log has never been."""
+        rolled = roll_out(dynamics, self.log, policy, self.config)
+        # Worlds of single networks lie further apart than what the log leaves open: their mean counts.
+        model = interval(rolled.values, self.config.confidence, of_mean=True)
+        if self.log.discounts is not None:
+            model = replace(model, note="steps in the model are discounted by the mean over logged steps")
+        share = self.covered.share_outside(self.covered.distances(rolled.obs, rolled.actions))
+        limit, spread = self.config.rollout_coverage_limit, self.log.reward_scale.spread
+        return model, {
+            "rollout_coverage": checks.coverage(share, limit, along_rollouts=True),
+            "second_opinion": checks.second_opinion(fitted, model, self.behaviour_value, spread, self.config),
+        }
+
+    def critic_optimism(self, index: int, policy: JudgedPolicy) -> tuple[Check, Points] | None:
+        """What the critic that it was trained with promises, where that is known and discounts alike."""
+        critic = self.critics.get(policy.name)
+        if critic is None or not critic.discounts_like(self.log):
+            return None
+        trained = critic.values(self.log.obs, self.log.actions)
+        return checks.critic_optimism(self.log, self.fitted, index, trained, self.config)
+
+    def evidence(self, index: int, actions: PolicyActions, distances: Float64Array) -> Evidence:
+        """What a page draws of a policy."""
+        log, covered, fitted = self.log, self.covered, self.fitted
+        far = distances[:, 0] > covered.limit
+        inside, outside = on_the_map(log, covered, actions.here[:, 0], far)
+        logged, _ = on_the_map(log, covered, log.actions, np.zeros_like(far))
+        along_training = (
+            (done, interval(values[index], self.config.confidence)) for done, values in fitted.history[1:]
+        )
+        return Evidence(
+            actions=tuple(compare_actions(log, actions.here, self.spaces, self.name_of)),
+            along_time=along_time(log, fitted.own[index], fitted.own[-1]),
+            map_logged=logged,
+            map_inside=inside,
+            map_outside=outside,
+            uncovered=tuple(uncovered_states(log, covered, actions.here, distances, self.name_of)),
+            training=tuple(
+                (float(done), each.value, each.low, each.high)
+                for done, each in along_training
+                if each.low is not None and each.high is not None
+            ),
+        )
+
+    @property
+    def behaviour_value(self) -> float:
+        return float(self.fitted.values[-1].mean())
+
+    def value_of(self, index: int) -> Interval:
+        error = self.fitted.level_error(index, self.log.horizon)
+        return interval(self.fitted.values[index], self.config.confidence, error)
+
+    def headline(self, index: int, model: Interval | None) -> tuple[Interval, Interval]:
+        """The value that is told, and its difference to the behaviour's; both span what the model says.
+
+        Differences are taken member by member: policy and behaviour share their resamples, which cancels
+        what they share.
+        """
+        own = self.value_of(index)
+        members = self.fitted.values[index] - self.fitted.values[-1]
+        error = self.fitted.level_error(index, self.log.horizon)
+        difference = interval(members, self.config.confidence, error)
+        if model is None:
+            return own, difference
+        mean = self.config.headline == "both"
+        apart = shifted(model, -self.behaviour_value)
+        return combined(own, model, mean=mean), combined(difference, apart, mean=mean)
+
+    def score_of(
+        self, fitted: Interval, model: Interval | None, verdict: Verdict, found: Mapping[str, Check]
+    ) -> float:
+        """The mean of both methods; a refused policy earns the least wherever it leads out of the log.
+
+        Policies that leave the log are overrated by every method that learns from it, so the unknown is taken
+        to be as bad as anything known (Kidambi et al. 2020, arXiv:2005.05951). Without a model of where a
+        policy leads, the lower end of its interval.
+        """
+        if model is None:
+            return _bound(fitted.low)
+        outside = found["rollout_coverage"].numbers["share_outside"] if verdict == "refused" else 0.0
+        return (1.0 - outside) * (fitted.value + model.value) / 2.0 + outside * self.log.worst_value
+
+
+def _bound(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from rl_training.core.errors import DataError
-from rl_training.data.episodes import BoolArray, IntArray, episode_lengths, episode_starts
+from rl_training.data.episodes import BoolArray, IntArray, episode_lengths, episode_starts, returns_to_go
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.returns import returns_to_go
-from rl_training.data.stored_rows import as_array
+from rl_training.data.rows import as_array
 
 FloatArray = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
@@ -102,7 +101,10 @@ class JudgedLog:
                 f"{data.info.source}: rows with discounts of their own cannot be judged; judge them as they "
                 "were logged (discount_by_time: true discounts by logged times)"
             )
-        discounts = discounts_by_time(data, gamma) if by_time else None
+        discounts = data.step_discounts(gamma, by_time=True) if by_time else None
+        durations = as_array(data.store.whole("durations")) if by_time else np.ones(1)
+        if not (durations.min() >= 0.0 and durations.max() > 0.0):
+            raise DataError(f"{data.info.source}: durations must be >= 0 and not all 0 to discount by them")
         columns = [as_array(values) for values in (data.obs, data.actions, data.next_obs, data.rewards)]
         obs, actions, next_obs = (c.reshape(len(data), -1).astype(np.float32) for c in columns[:3])
         for name, values in zip(("obs", "actions", "next_obs", "rewards"), columns, strict=True):
@@ -240,12 +242,3 @@ class JudgedLog:
             "dones": torch.from_numpy(self.dones.astype(np.float32)),
             "episodes": torch.from_numpy(self.numbers),
         }
-
-
-def discounts_by_time(data: TransitionDataset, gamma: float) -> Float64Array:
-    """gamma^duration of every row."""
-    discounts = data.step_discounts(gamma, by_time=True)
-    durations = as_array(data.store.whole("durations"))
-    if not (durations.min() >= 0.0 and durations.max() > 0.0):
-        raise DataError(f"{data.info.source}: durations must be >= 0 and not all 0 to discount by them")
-    return discounts

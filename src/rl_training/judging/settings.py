@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from rl_training.config import ConfigModel, setting
-from rl_training.config.limits import MAX_BATCH, MAX_CRITICS, MAX_LAYERS, MAX_SAMPLES, MAX_WIDTH
-from rl_training.data.logged_episodes import FEWEST_EPISODES
+from rl_training.core.schema import MAX_BATCH, MAX_CRITICS, MAX_LAYERS, MAX_SAMPLES, MAX_WIDTH
+from rl_training.data.splits import FEWEST_EPISODES
 
 
 class JudgeConfig(ConfigModel):
-    """How a policy is judged from a log. The defaults were chosen on `benchmarks/judge_truth.py`."""
+    """How a policy is judged from a log. The defaults were chosen on `benchmarks/judge/truth.py`."""
 
     section: ClassVar[str] = "judging"
 
@@ -71,7 +71,7 @@ class JudgeConfig(ConfigModel):
         gt=0,
     )
 
-    min_episodes: int = setting(FEWEST_EPISODES, "with fewer episodes the verdict is refused", ge=1)
+    min_episodes: int = setting(FEWEST_EPISODES, "with fewer episodes nothing is judged", ge=2)
     falsification_error_limit: float = setting(
         0.5, "largest error of the behaviour's mean value, as a share of the spread of its returns", gt=0
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.network_settings import NetworkPlan
-from rl_training.models.networks import build_network
+from rl_training.models.networks import NetworkPlan, build_network
 
 
 class QEnsemble(nn.Module):
@@ -27,7 +26,8 @@ class QEnsemble(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.obs_dim, self.action_dim, self.num_critics, self.cap = obs_dim, action_dim, num_critics, cap
+        self.obs_dim, self.action_dim = obs_dim, action_dim
+        self.num_critics, self.num_outputs, self.cap = num_critics, outputs, cap
         plan = plan or NetworkPlan(part="critic")
         self.net = build_network(obs_dim + action_dim, outputs, plan, (num_critics,), generator=generator)
 

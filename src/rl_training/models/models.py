@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from rl_training.config import ConfigModel, setting
-from rl_training.config.limits import MAX_CRITICS, MAX_QUANTILES
 from rl_training.core.errors import ConfigError
+from rl_training.core.schema import MAX_CRITICS, MAX_QUANTILES
+from rl_training.core.spaces import Spaces, unit_spaces
 from rl_training.models.actors import (
     Actor,
     DeterministicTanh,
+    OneStepActor,
     SigmoidStdGaussian,
     SquashedGaussian,
     TanhMeanGaussian,
     UnboundedGaussian,
+    VelocityField,
 )
 from rl_training.models.critics import QEnsemble, QuantileEnsemble, StateValue
-from rl_training.models.network_settings import Initial, NetworkConfig, widths
-from rl_training.models.networks import NETWORKS
+from rl_training.models.networks import NETWORKS, Activation, Initial, NetworkConfig, Norm, widths
 
 
 class ActionSample(NamedTuple):
@@ -35,17 +38,27 @@ class PolicyModel(nn.Module):
 
     config_class: ClassVar[type[NetworkConfig]] = NetworkConfig
     actor_class: ClassVar[type[Actor]] = SquashedGaussian
+    takes_choices: ClassVar[bool] = False
+    """Whether its actor has a head for the choices in `spaces`."""
     config: NetworkConfig
     actor: Actor
 
     def __init__(
-        self, obs_dim: int, action_dim: int, *, generator: torch.Generator | None = None, **keywords: object
+        self,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        spaces: Spaces | None = None,
+        generator: torch.Generator | None = None,
+        **keywords: object,
     ) -> None:
+        """`spaces` says what the `action_dim` numbers are; without it they are numbers in [-1, 1]."""
         super().__init__()
         for name, value in (("obs_dim", obs_dim), ("action_dim", action_dim)):
             if value < 1:
                 raise ConfigError(f"{name} must be >= 1, got {value}")
         self.obs_dim, self.action_dim = obs_dim, action_dim
+        self.spaces = spaces or unit_spaces(obs_dim, action_dim)
         self.config = self.config_class.build(keywords)
         check_network_options(self.config)
         self.build(generator)
@@ -55,15 +68,20 @@ class PolicyModel(nn.Module):
         self.actor = self.make_actor(generator)
 
     def make_actor(self, generator: torch.Generator | None) -> Actor:
-        return self.actor_class(self.obs_dim, self.action_dim, self.config.plan("actor"), generator=generator)
+        return self.actor_of(self.actor_class, generator)
+
+    def actor_of(
+        self, kind: Callable[..., Actor], generator: torch.Generator | None, **options: float | None
+    ) -> Actor:
+        """An actor of that kind with this model's sizes and network."""
+        plan = self.config.plan("actor")
+        return kind(self.obs_dim, self.action_dim, plan, generator=generator, **options)
 
     @classmethod
-    def from_config(
-        cls, config: ConfigModel, obs_dim: int, action_dim: int, generator: torch.Generator | None
-    ) -> Self:
+    def from_config(cls, config: ConfigModel, spaces: Spaces, generator: torch.Generator | None) -> Self:
         """The model of a run: takes those fields of the run's config that are the model's."""
         keywords = {name: getattr(config, name) for name in cls.config_class.model_fields}
-        return cls(obs_dim, action_dim, generator=generator, **keywords)
+        return cls(spaces.obs_dim, spaces.action_dim, spaces=spaces, generator=generator, **keywords)
 
     def sample_actions(self, obs: Tensor, *, generator: torch.Generator | None = None) -> ActionSample:
         """Draw one action per observation; a single `(obs_dim,)` observation counts as a batch of one."""
@@ -81,23 +99,42 @@ class CriticModel(PolicyModel):
 
     def build(self, generator: torch.Generator | None) -> None:
         super().build(generator)
-        self.critic = self.make_critic(generator)
-
-    def make_critic(
-        self, generator: torch.Generator | None, *, outputs: int = 1, cap: float | None = None
-    ) -> QEnsemble:
-        plan = self.config.plan("critic")
-        sizes = (self.obs_dim, self.action_dim, self.num_critics)
-        return self.critic_class(*sizes, plan, outputs=outputs, cap=cap, generator=generator)
+        self.critic = self.critic_class(
+            self.obs_dim,
+            self.action_dim,
+            self.num_critics,
+            self.config.plan("critic"),
+            outputs=getattr(self.config, "num_quantiles", 1),
+            cap=getattr(self.config, "max_q_value", None),
+            generator=generator,
+        )
 
     @property
     def num_critics(self) -> int:
-        return 2
+        """The setting of that name, where a model has it; else twins."""
+        count: int = getattr(self.config, "num_critics", 2)
+        return count
 
     def q_values(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...] | Tensor:
         """Q_1, Q_2 …, each `(B,)`."""
         values: Tensor = self.critic(as_batch(obs), as_batch(actions))
         return values.unbind(-2)
+
+
+def check_network_options(config: NetworkConfig) -> None:
+    """Options that no chosen network knows are mistakes; each network checks the values of its own."""
+    chosen = {config.plan(part).network for part in ("actor", "critic")}
+    known = {name for network in chosen for name in NETWORKS.get(network).options_class.model_fields}
+    unknown = sorted(config.network_options.keys() - known)
+    if unknown:
+        raise ConfigError(
+            f"network_options.{unknown[0]} is not a setting of network {' or '.join(sorted(chosen))}"
+            f" (known: {', '.join(sorted(known)) or 'none'})"
+        )
+
+
+def as_batch(values: Tensor) -> Tensor:
+    return values.unsqueeze(0) if values.dim() == 1 else values
 
 
 class SACNetworkConfig(NetworkConfig):
@@ -119,18 +156,8 @@ class MLPSACModel(CriticModel):
     config: SACNetworkConfig
 
     def make_actor(self, generator: torch.Generator | None) -> Actor:
-        return SquashedGaussian(
-            self.obs_dim,
-            self.action_dim,
-            self.config.plan("actor"),
-            log_std_multiplier=self.config.log_std_multiplier,
-            log_std_offset=self.config.log_std_offset,
-            generator=generator,
-        )
-
-    @property
-    def num_critics(self) -> int:
-        return self.config.num_critics
+        scale, shift = self.config.log_std_multiplier, self.config.log_std_offset
+        return self.actor_of(SquashedGaussian, generator, log_std_multiplier=scale, log_std_offset=shift)
 
 
 class TQCNetworkConfig(NetworkConfig):
@@ -148,15 +175,6 @@ class MLPTQCModel(CriticModel):
     config_class = TQCNetworkConfig
     config: TQCNetworkConfig
     critic_class = QuantileEnsemble
-
-    def make_critic(
-        self, generator: torch.Generator | None, *, outputs: int = 1, cap: float | None = None
-    ) -> QEnsemble:
-        return super().make_critic(generator, outputs=self.config.num_quantiles)
-
-    @property
-    def num_critics(self) -> int:
-        return self.config.num_critics
 
     def quantile_values(self, obs: Tensor, actions: Tensor) -> Tensor:
         """All critics' quantiles, `(B, num_critics, num_quantiles)`."""
@@ -181,10 +199,6 @@ class MLPREDQModel(CriticModel):
     config_class = REDQNetworkConfig
     config: REDQNetworkConfig
 
-    @property
-    def num_critics(self) -> int:
-        return self.config.num_critics
-
     def q_values(self, obs: Tensor, actions: Tensor) -> Tensor:
         """All critics' values, `(B, num_critics)`."""
         values: Tensor = self.critic(as_batch(obs), as_batch(actions))
@@ -208,7 +222,7 @@ class MLPBCModel(PolicyModel):
 
     def make_actor(self, generator: torch.Generator | None) -> Actor:
         chosen = DeterministicTanh if self.config.policy == "deterministic" else TanhMeanGaussian
-        return chosen(self.obs_dim, self.action_dim, self.config.plan("actor"), generator=generator)
+        return self.actor_of(chosen, generator)
 
 
 class MLPTD3Model(CriticModel):
@@ -244,13 +258,7 @@ class MLPAWACModel(CriticModel):
     config: AWACNetworkConfig
 
     def make_actor(self, generator: torch.Generator | None) -> Actor:
-        chosen = AWAC_ACTORS[self.config.policy]
-        return chosen(self.obs_dim, self.action_dim, self.config.plan("actor"), generator=generator)
-
-    def make_critic(
-        self, generator: torch.Generator | None, *, outputs: int = 1, cap: float | None = None
-    ) -> QEnsemble:
-        return super().make_critic(generator, cap=self.config.max_q_value)
+        return self.actor_of(AWAC_ACTORS[self.config.policy], generator)
 
 
 class IQLNetworkConfig(NetworkConfig):
@@ -274,21 +282,66 @@ class MLPIQLModel(CriticModel):
         self.value = StateValue(self.obs_dim, self.config.plan("critic"), generator=generator)
 
     def make_actor(self, generator: torch.Generator | None) -> Actor:
-        plan, dropout = self.config.plan("actor"), self.config.actor_dropout
-        return TanhMeanGaussian(self.obs_dim, self.action_dim, plan, dropout=dropout, generator=generator)
+        return self.actor_of(TanhMeanGaussian, generator, dropout=self.config.actor_dropout)
 
 
-def check_network_options(config: NetworkConfig) -> None:
-    """Options that no chosen network knows are mistakes; each network checks the values of its own."""
-    chosen = {config.plan(part).network for part in ("actor", "critic")}
-    known = {name for network in chosen for name in NETWORKS.get(network).options_class.model_fields}
-    unknown = sorted(config.network_options.keys() - known)
-    if unknown:
-        raise ConfigError(
-            f"network_options.{unknown[0]} is not a setting of network {' or '.join(sorted(chosen))}"
-            f" (known: {', '.join(sorted(known)) or 'none'})"
+class ReBRACNetworkConfig(NetworkConfig):
+    """Keywords of `MLPReBRACModel`: the paper's networks."""
+
+    hidden_sizes: tuple[int, ...] = widths((256, 256, 256), "widths of the hidden layers, actor and critics")
+    critic_layer_norm: Norm | None = setting("after", "that of the critics; none: layer_norm")
+    init: Initial = setting(
+        "fan_in_small", "first weights; the authors' have small outputs and biases of 0.1"
+    )
+
+
+class MLPReBRACModel(MLPTD3Model):
+    """TD3's networks, one layer deeper, with layer normalisation in the critics."""
+
+    config_class = ReBRACNetworkConfig
+    config: ReBRACNetworkConfig
+
+
+class EDACNetworkConfig(SACNetworkConfig):
+    """Keywords of `MLPEDACModel`: the paper's networks."""
+
+    hidden_sizes: tuple[int, ...] = widths((256, 256, 256), "widths of the hidden layers, actor and critics")
+    num_critics: int = setting(
+        10, "critics in the ensemble (N); targets and actor take their minimum", ge=1, most=MAX_CRITICS
+    )
+    init: Initial = setting(
+        "fan_in_small", "first weights; the authors' have small outputs and biases of 0.1"
+    )
+
+
+class MLPEDACModel(MLPSACModel):
+    """A squashed-Gaussian actor and a large ensemble of critics, one layer deeper than SAC's."""
+
+    config_class = EDACNetworkConfig
+    config: EDACNetworkConfig
+
+
+class FQLNetworkConfig(NetworkConfig):
+    """Keywords of `MLPFQLModel`: the paper's networks."""
+
+    hidden_sizes: tuple[int, ...] = widths(
+        (512, 512, 512, 512), "widths of the hidden layers: policy, flow and critics"
+    )
+    activation: Activation = setting("gelu", "function behind every hidden layer")
+    critic_layer_norm: Norm | None = setting("after", "that of the critics; none: layer_norm")
+    init: Initial = setting("xavier", "first weights; the authors' are Xavier with zero biases")
+
+
+class MLPFQLModel(CriticModel):
+    """A one-step policy, the flow it is distilled from, and twin critics."""
+
+    config_class = FQLNetworkConfig
+    config: FQLNetworkConfig
+    actor_class = OneStepActor
+    flow: VelocityField
+
+    def build(self, generator: torch.Generator | None) -> None:
+        super().build(generator)
+        self.flow = VelocityField(
+            self.obs_dim, self.action_dim, self.config.plan("actor"), generator=generator
         )
-
-
-def as_batch(values: Tensor) -> Tensor:
-    return values.unsqueeze(0) if values.dim() == 1 else values

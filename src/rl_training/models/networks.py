@@ -1,14 +1,13 @@
-"""Networks: numbers in, numbers out, with free leading axes on every parameter `[*seeds, (ensemble), …]`.
+"""Networks by name and settings, for actor and critics apart: numbers in, numbers out.
 
-A kind of network is registered under a name (`rl_training.register_network`), so that settings choose it and
-a file rebuilds it.
+Every parameter has free leading axes, `[*seeds, (ensemble), …]`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +16,75 @@ from torch import Tensor, nn
 from rl_training.config import ConfigModel, setting
 from rl_training.core.errors import ConfigError
 from rl_training.core.registry import Registry
+from rl_training.core.schema import MAX_LAYERS, MAX_WIDTH
 from rl_training.models.layers import Init, LayerNorm, Linear, affine, fill_members, product
-from rl_training.models.network_settings import Activation, Initial, NetworkPlan
+
+Activation = Literal["relu", "gelu", "silu", "tanh", "elu"]
+Norm: TypeAlias = bool | Literal["after"]
+Initial = Literal[
+    "torch", "xavier", "orthogonal", "orthogonal_small", "small_xavier_output", "small_output", "fan_in_small"
+]
+Part = Literal["actor", "critic"]
+Options = dict[str, bool | int | float | str | list[int] | list[float] | None]
+
+INITIAL_MEANING = (
+    "first weights: torch (PyTorch's), xavier (zero biases), orthogonal (gain sqrt 2), orthogonal_small "
+    "(outputs times 0.01), small_xavier_output (PyTorch's, outputs Xavier times 0.01), small_output "
+    "(PyTorch's, outputs within 1e-3 for actors, 3e-3 for critics), fan_in_small (the same with hidden "
+    "biases of 0.1)"
+)
+
+
+def widths(sizes: tuple[int, ...] | None, meaning: str) -> Any:
+    """A setting for the widths of hidden layers."""
+    return setting(sizes, meaning, ge=1, most=MAX_WIDTH, longest=MAX_LAYERS)
+
+
+class NetworkPlan(ConfigModel):
+    """One network as plain data: enough to build it again anywhere."""
+
+    hidden_sizes: tuple[int, ...] = widths((256, 256), "widths of the hidden layers")
+    network: str = setting("mlp", "kind of network")
+    activation: Activation = setting("relu", "function behind every hidden layer")
+    layer_norm: Norm = setting(False, "layer normalisation: true before the activation, after behind it")
+    init: Initial = setting("torch", INITIAL_MEANING)
+    part: Part = setting("actor", "what the network is for")
+    options: Options = setting({}, "settings of that kind of network alone")
+
+
+class NetworkConfig(ConfigModel):
+    """Settings shared by all models."""
+
+    hidden_sizes: tuple[int, ...] = widths((256, 256), "widths of the hidden layers, actor and critics")
+    actor_hidden_sizes: tuple[int, ...] | None = widths(
+        None, "widths of the actor's hidden layers; none: hidden_sizes"
+    )
+    critic_hidden_sizes: tuple[int, ...] | None = widths(
+        None, "widths of the critics' hidden layers; none: hidden_sizes"
+    )
+    network: str = setting("mlp", "kind of network: mlp, residual, or one that a package registers")
+    actor_network: str | None = setting(None, "kind of the actor's network; none: network")
+    critic_network: str | None = setting(None, "kind of the critics' networks; none: network")
+    network_options: Options = setting({}, "settings of that kind of network alone, such as expansion: 4")
+    activation: Activation = setting("relu", "function behind every hidden layer")
+    actor_activation: Activation | None = setting(None, "that of the actor; none: activation")
+    critic_activation: Activation | None = setting(None, "that of the critics; none: activation")
+    layer_norm: Norm = setting(
+        False, "layer normalisation of hidden layers: true before the activation, after behind it"
+    )
+    actor_layer_norm: Norm | None = setting(None, "that of the actor; none: layer_norm")
+    critic_layer_norm: Norm | None = setting(None, "that of the critics; none: layer_norm")
+    init: Initial = setting("torch", INITIAL_MEANING)
+    actor_init: Initial | None = setting(None, "first weights of the actor; none: init")
+    critic_init: Initial | None = setting(None, "first weights of the critics; none: init")
+
+    def plan(self, part: Part) -> NetworkPlan:
+        """The network of the actor, or of critics and values: its own setting, else that of both."""
+        names = ("hidden_sizes", "network", "activation", "layer_norm", "init")
+        own = {name: getattr(self, f"{part}_{name}") for name in names}
+        chosen = {name: getattr(self, name) if value is None else value for name, value in own.items()}
+        return NetworkPlan(part=part, options=self.network_options, **chosen)
+
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -74,24 +140,20 @@ class Network(nn.Module):
         """Create the layers."""
         raise TypeError(f"{type(self).__name__} builds no layers")
 
+    def _linear(self, in_features: int, out_features: int) -> Linear:
+        init = HIDDEN_INITS.get(self.plan.init, "torch")
+        return Linear(in_features, out_features, self.lead, init=init, generator=self.generator)
+
     def layer(self, in_features: int, out_features: int) -> Linear:
         """A hidden layer."""
-        init = HIDDEN_INITS.get(self.plan.init, "torch")
-        made = Linear(in_features, out_features, self.lead, init=init, generator=self.generator)
+        made = self._linear(in_features, out_features)
         if self.plan.init == "fan_in_small":
             nn.init.constant_(made.bias, HIDDEN_BIAS)
         return made
 
     def output_layer(self, in_features: int, out_features: int) -> Linear:
         """The last layer, which many code bases start close to zero."""
-        init = self.plan.init
-        made = Linear(
-            in_features,
-            out_features,
-            self.lead,
-            init=HIDDEN_INITS.get(init, "torch"),
-            generator=self.generator,
-        )
+        init, made = self.plan.init, self._linear(in_features, out_features)
         with torch.no_grad():
             if init == "orthogonal_small":
                 made.weight.mul_(SMALL_GAIN / 2.0**0.5)

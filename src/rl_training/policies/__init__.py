@@ -1,11 +1,12 @@
 """What acts: a policy, its files and their exports. Names are loaded on first use."""
 
-from rl_training.core.lazy import lazy_exports
+from rl_training.core.registry import lazy_exports
 
 SOURCES = {
     "Policy": "rl_training.policies.policy",
     "load_policy": "rl_training.policies.loading",
-    "register_actor": "rl_training.policies.packing",
+    "register_actor": "rl_training.policies.policy",
+    "register_memory": "rl_training.policies.policy",
 }
 
 __all__ = sorted(SOURCES)

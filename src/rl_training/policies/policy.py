@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from rl_training.core.errors import UserError
-from rl_training.core.feature_names import FeatureNames
-from rl_training.core.plain import Array
-from rl_training.core.spaces import FloatArray, Spaces, inner_float32
+from rl_training.config import ConfigModel, setting
+from rl_training.core.checkpoints import load_run_state
+from rl_training.core.errors import CheckpointError, ConfigError, UserError
+from rl_training.core.machine import choose_device
+from rl_training.core.registry import Registry
+from rl_training.core.schema import MAX_CRITICS
+from rl_training.core.spaces import FeatureNames, FloatArray, Spaces
 from rl_training.core.streams import torch_generator
-from rl_training.core.transforms import Transform
-from rl_training.models.actors import Actor, GaussianActor
-from rl_training.policies.guard import Guard
-from rl_training.policies.guarding import NO_GUARD, Guarded, GuardedLoop, GuardFacts, guarded
+from rl_training.core.transforms import Transform, transform_from_state, transform_state
+from rl_training.core.types import Array, Facts, State
+from rl_training.models.actors import Actor, CriticWeighted, GaussianActor, NoisyActor
+from rl_training.models.critics import QEnsemble
+from rl_training.models.networks import NETWORKS, Network, NetworkPlan
+from rl_training.policies.acting import ActingPolicy, Memory
+from rl_training.policies.guard import NO_GUARD, GuardFacts
+from rl_training.policies.guard_fitting import Guard, unpack_guard
 
 
-class Policy(nn.Module):
+class Policy(nn.Module, ActingPolicy):
     """Observation steps -> actor -> action units. Needs no environment, no learner, no file.
 
     A learner owns one that shares its actor and changes with it. `snapshot` gives one that stays as it is and
@@ -30,8 +37,6 @@ class Policy(nn.Module):
     action at 1000 times the data's range), and differently in every library that runs the policy.
     """
 
-    features: FeatureNames = FeatureNames()
-    """names and units of its numbers, where the log that it was trained on has them"""
     action_half: Tensor
     action_middle: Tensor
     action_low: Tensor
@@ -43,30 +48,26 @@ class Policy(nn.Module):
         spaces: Spaces,
         observation_steps: Sequence[Transform] = (),
         guard: Guard | None = None,
+        memory: Memory | None = None,
     ) -> None:
         super().__init__()
-        self.actor, self.guard = actor, guard
+        self.actor, self.guard, self.memory = actor, guard, memory
         # In a tuple, so that it is not registered twice; looking it up each time costs as much as a layer.
         self._first_weight = (next(actor.parameters()),)
         self.set_units(spaces, observation_steps)
 
     def set_units(self, spaces: Spaces, observation_steps: Sequence[Transform] = ()) -> None:
         """The units that observations come in and actions leave in."""
-        if (spaces.obs_dim, spaces.action_dim) != (self.actor.obs_dim, self.actor.action_dim):
+        asked = spaces.obs_dim if self.memory is None else self.memory.feature_dim
+        if (asked, spaces.action_dim) != (self.actor.obs_dim, self.actor.action_dim):
             raise UserError(
                 f"the policy's actor takes {self.actor.obs_dim} observations and gives "
-                f"{self.actor.action_dim} actions, the spaces have {spaces.obs_dim} and {spaces.action_dim}"
+                f"{self.actor.action_dim} actions, the spaces have {asked} and {spaces.action_dim}"
             )
         self.spaces = spaces
         self.observation_steps = tuple(step.to(self.device, self.dtype) for step in observation_steps)
-        low, high = np.array(spaces.action_low), np.array(spaces.action_high)
-        numbers = {
-            "action_half": (high - low) / 2.0,
-            "action_middle": (high + low) / 2.0,
-            "action_low": inner_float32(low, upward=True),
-            "action_high": inner_float32(high, upward=False),
-        }
-        for name, values in numbers.items():
+        names = ("action_middle", "action_half", "action_low", "action_high")
+        for name, values in zip(names, spaces.scale, strict=True):
             self.register_buffer(name, torch.from_numpy(values).to(self.device), persistent=False)
         self._generator = torch_generator(0, "act", device=self.device)
 
@@ -123,13 +124,14 @@ class Policy(nn.Module):
 
     def to_units(self, unit: Tensor) -> Tensor:
         """[-1, 1] -> the environment's units, clipped so that rounding never leaves the bounds."""
+        if self.spaces.choices:
+            return self.spaces.decode_tensor(unit)
         actions = torch.addcmul(self.action_middle, unit, self.action_half).float()
         return actions.clamp(self.action_low, self.action_high)
 
     # ---- in arrays
 
     def act(self, obs: Array, deterministic: bool = True) -> FloatArray:
-        """`[n, obs_dim]` observations -> `[n, action_dim]` actions inside the bounds."""
         with torch.inference_mode():
             actions: FloatArray = self.to_units(self._unit(obs, deterministic)).cpu().numpy()
         return actions
@@ -140,28 +142,16 @@ class Policy(nn.Module):
             actions: FloatArray = self._unit(obs, deterministic).float().cpu().numpy()
         return actions
 
-    def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> FloatArray:
-        """Actions for one observation `(obs_dim,)` or a batch `(n, obs_dim)`, checked."""
-        values = self.spaces.check_observations(obs)
-        actions = self.act(np.atleast_2d(values), deterministic)
-        return actions if values.ndim == 2 else actions[0]
-
     @property
     def guard_facts(self) -> GuardFacts | None:
         return None if self.guard is None else self.guard.facts
 
-    def predict_guarded(self, obs: npt.ArrayLike) -> Guarded:
-        """The deterministic actions, how new their observations are, and which are beyond the limit."""
-        values = self.spaces.check_observations(obs)
-        rows = torch.from_numpy(np.atleast_2d(values)).to(self.device)
+    def act_with_novelty(self, obs: FloatArray) -> tuple[FloatArray, FloatArray]:
+        rows = torch.from_numpy(obs).to(self.device)
         with torch.inference_mode():
             actions = self(rows)
             novelty = self.novelty(rows, actions)
-        return guarded(actions.cpu().numpy(), novelty.cpu().numpy(), single=values.ndim == 1)
-
-    def guarded(self) -> GuardedLoop:
-        """The policy for one loop, with the guard's fallback."""
-        return GuardedLoop(self)
+        return actions.cpu().numpy(), novelty.cpu().numpy()
 
     def _unit(self, obs: Array, deterministic: bool) -> Tensor:
         """Observations are single precision, as environments give them, whatever is computed in."""
@@ -183,9 +173,233 @@ class Policy(nn.Module):
             values = tensor.data if member is None else tensor.data[member]
             tensor.data = values.to(device, torch.float64 if exact else tensor.dtype, copy=True)
         guard = None if self.guard is None else copy.deepcopy(self.guard).to(device)
-        return Policy(actor, self.spaces, self.observation_steps, guard)
+        return Policy(actor, self.spaces, self.observation_steps, guard, self.memory)
 
 
-def unit_spaces(obs_dim: int, action_dim: int) -> Spaces:
-    """Spaces of a learner that nobody has told of an environment."""
-    return Spaces(obs_dim, (-1.0,) * action_dim, (1.0,) * action_dim)
+# A policy as plain data and tensors, and back: what a checkpoint stores under `policy`.
+
+
+ACTORS: Registry[type[Actor]] = Registry(
+    "actor",
+    "rl_training.actors",
+    {
+        "deterministic": "rl_training.models.actors:DeterministicTanh",
+        "squashed": "rl_training.models.actors:SquashedGaussian",
+        "unbounded": "rl_training.models.actors:UnboundedGaussian",
+        "tanh_mean": "rl_training.models.actors:TanhMeanGaussian",
+        "sigmoid_std": "rl_training.models.actors:SigmoidStdGaussian",
+        "one_step": "rl_training.models.actors:OneStepActor",
+    },
+)
+
+
+def register_actor(actor: type[Actor]) -> None:
+    """Make a kind of actor known to files, under its `kind`."""
+    if not (isinstance(actor, type) and issubclass(actor, Actor)):
+        raise ConfigError(f"register_actor takes a subclass of Actor, got {actor!r}")
+    ACTORS.register(actor.kind, actor)
+
+
+MEMORIES: Registry[Callable[..., Memory]] = Registry("memory", "rl_training.memories", {})
+
+
+def register_memory(memory: type[Memory]) -> None:
+    """Make a kind of memory known to checkpoints, under its `kind`."""
+    if not (isinstance(memory, type) and isinstance(getattr(memory, "kind", None), str)):
+        raise ConfigError(f"register_memory takes a class with a kind, got {memory!r}")
+    MEMORIES.register(memory.kind, memory)
+
+
+class ActorFacts(ConfigModel):
+    """What a file says of an actor with one network."""
+
+    kind: str = setting(..., "kind of actor")
+    obs_dim: int = setting(..., "numbers of an observation", ge=1)
+    action_dim: int = setting(..., "numbers of an action", ge=1)
+    network: State = setting(..., "the network as plain data")
+    network_package: str | None = setting(None, "package that brought the network")
+    options: dict[str, float | list[int] | None] = setting({}, "what else the actor needs")
+
+
+class CriticFacts(ConfigModel):
+    """What a file says of the critics that an actor consults."""
+
+    num_critics: int = setting(..., "critics in the ensemble", ge=1, most=MAX_CRITICS)
+    network: State = setting(..., "the network as plain data")
+    network_package: str | None = setting(None, "package that brought the network")
+    cap: float | None = setting(None, "upper limit of the values")
+
+
+def pack_policy(policy: Policy, member: int | None = None) -> State:
+    """Everything needed to act, of one seed where the actor is a stack of them; tensors are copies."""
+    single = policy.snapshot(member, exact=False)
+    packed: State = {
+        "actor": describe_actor(single.actor),
+        "tensors": dict(single.actor.state_dict()),
+        "spaces": single.spaces.to_dict(),
+        "observation_steps": [transform_state(step) for step in single.observation_steps],
+    }
+    if single.guard is not None:
+        packed["guard"] = single.guard.pack()
+    if (memory := single.memory) is not None:
+        package = MEMORIES.package_of(memory.kind)
+        packed["memory"] = {"kind": memory.kind, "package": package, "settings": memory.to_dict()}
+    return packed
+
+
+def unpack_policy(packed: Facts, device: torch.device | str = "cpu") -> Policy:
+    """The policy that was packed, in single precision as it was learned."""
+    try:
+        refuse_false_sizes(packed["actor"], packed["tensors"])
+        actor = build_actor(packed["actor"])
+        load_tensors(actor, packed["tensors"])
+        steps = [transform_from_state(step) for step in packed["observation_steps"]]
+        spaces = Spaces.from_dict(packed["spaces"])
+        guard = None if packed.get("guard") is None else unpack_guard(packed["guard"], spaces)
+        memory = None if packed.get("memory") is None else build_memory(packed["memory"])
+        policy = Policy(actor, spaces, steps, guard, memory)
+        with torch.no_grad():
+            actions = policy(torch.zeros(2, actor.obs_dim))
+        if actions.shape != (2, policy.spaces.action_columns) or not actions.isfinite().all():
+            raise CheckpointError(
+                f"the saved policy must give {policy.spaces.action_columns} finite numbers for an observation"
+            )
+        return policy.to(device)
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as problem:
+        text = " ".join(str(problem).split())
+        raise CheckpointError(
+            f"the saved policy makes no sense ({type(problem).__name__}: {text})"
+        ) from problem
+
+
+def describe_actor(actor: Actor) -> State:
+    """An actor as plain data."""
+    if isinstance(actor, CriticWeighted):
+        return {
+            "kind": actor.kind,
+            "actor": describe_actor(actor.actor),
+            "critic": describe_critic(actor.critic),
+            "samples": actor.samples,
+            "temperature": actor.temperature,
+        }
+    if isinstance(actor, NoisyActor):
+        return {"kind": actor.kind, "actor": describe_actor(actor.actor), "sigma": actor.sigma}
+    facts = ActorFacts(
+        kind=actor.kind,
+        obs_dim=actor.obs_dim,
+        action_dim=actor.action_dim,
+        **describe_network(actor.net),
+        options=actor.options(),
+    )
+    return facts.to_dict()
+
+
+def describe_critic(critic: QEnsemble) -> State:
+    return CriticFacts(
+        num_critics=critic.num_critics, cap=critic.cap, **describe_network(critic.net)
+    ).to_dict()
+
+
+def describe_network(network: Network) -> State:
+    plan = network.plan
+    return {"network": plan.to_dict(), "network_package": NETWORKS.package_of(plan.network)}
+
+
+def build_actor(described: Facts) -> Actor:
+    """The actor that `describe_actor` described, with weights yet to be loaded."""
+    if described.get("kind") == CriticWeighted.kind:
+        actor = build_actor(described["actor"])
+        assert isinstance(actor, GaussianActor)
+        facts = CriticFacts.build(described["critic"], where="policy.critic")
+        sizes = (actor.obs_dim, actor.action_dim, facts.num_critics)
+        critic = QEnsemble(*sizes, saved_plan(facts.network, facts.network_package), cap=facts.cap)
+        return CriticWeighted(actor, critic, int(described["samples"]), float(described["temperature"]))
+    if described.get("kind") == NoisyActor.kind:
+        return NoisyActor(build_actor(described["actor"]), float(described["sigma"]))
+    known = ActorFacts.build(described, where="policy.actor")
+    plan = saved_plan(known.network, known.network_package)
+    build: Callable[..., Actor] = ACTORS.get(known.kind)
+    return build(known.obs_dim, known.action_dim, plan, **known.options)
+
+
+def saved_plan(values: Facts, package: str | None) -> NetworkPlan:
+    plan = NetworkPlan.build(values, where="policy.network")
+    if plan.network not in NETWORKS:
+        raise CheckpointError(missing_part("network", plan.network, package))
+    return plan
+
+
+def build_memory(packed: Facts) -> Memory:
+    if packed["kind"] not in MEMORIES:
+        raise CheckpointError(missing_part("memory", packed["kind"], packed["package"]))
+    return MEMORIES.get(packed["kind"])(**packed["settings"])
+
+
+def missing_part(kind: str, name: str, package: str | None) -> str:
+    """The sentence for a part that a file needs and that nobody has registered."""
+    origin = (
+        f"the package {package!r} had it: install or import it" if package else "nothing here provides it"
+    )
+    return f"this file needs the {kind} {name!r}, which is not registered; {origin}, then open the file again"
+
+
+def refuse_false_sizes(described: Facts, tensors: Mapping[str, Tensor]) -> None:
+    """Compare the sizes a file declares with the tensors in it before memory is taken for them."""
+    try:
+        with torch.device("meta"):
+            outline = build_actor(described)
+    except (RuntimeError, NotImplementedError, ValueError) as problem:
+        if isinstance(problem, UserError):
+            raise
+        return  # a registered network that cannot be built without memory
+    refuse_other_shapes(outline, tensors)
+
+
+def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Weights by name; a missing, extra, misshapen or broken one is named."""
+    refuse_other_shapes(module, tensors)
+    for name, tensor in tensors.items():
+        if not bool(tensor.isfinite().all()):
+            raise CheckpointError(f"policy tensor {name} holds NaN or infinity")
+    module.load_state_dict(dict(tensors))
+
+
+def refuse_other_shapes(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    wanted = module.state_dict()
+    for name in sorted(wanted.keys() | tensors.keys()):
+        found = tuple(tensors[name].shape) if name in tensors else "nothing"
+        expected = tuple(wanted[name].shape) if name in wanted else "nothing"
+        if found != expected:
+            raise CheckpointError(f"policy tensor {name} must have shape {expected}, found {found}")
+
+
+# The policy of a checkpoint: read alone, without the learner it came from.
+
+
+BESIDE_THE_LEARNER = ("replay", "collector", "exploration", "streams", "callbacks")
+"""Parts of a checkpoint that only training on needs."""
+
+NOT_FOR_ACTING = ("learner", *BESIDE_THE_LEARNER)
+"""Parts of a checkpoint that nobody who only acts has to read."""
+
+
+def load_saved_policy(path: str | Path, device: str = "auto") -> Policy:
+    """The saved policy, complete: network, scaling, bounds; it computes in double precision."""
+    return policy_of_state(load_run_state(path, skip=NOT_FOR_ACTING), choose_device(device), path)
+
+
+def policy_of_state(
+    state: Facts, device: torch.device | str = "cpu", source: str | Path = "checkpoint"
+) -> Policy:
+    """The policy in a run's state."""
+    if "policy" not in state:
+        raise CheckpointError(f"{source} holds no policy; give a checkpoint of a training run")
+    try:
+        policy = unpack_policy(state["policy"], device).snapshot()
+    except UserError as problem:
+        raise CheckpointError(f"{source}: {problem}") from problem
+    data = state.get("dataset")
+    policy.features = FeatureNames.from_dict(data.get("features") if isinstance(data, Mapping) else None)
+    return policy

@@ -6,17 +6,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rl_training.core.errors import UserError
-from rl_training.judging.judgement import Interval
-from rl_training.judging.selection import within_noise
-from rl_training.report.estimates import estimated_difference, show
-from rl_training.report.metrics import check_metric, common_metric
-from rl_training.report.online_phase import COLUMNS, column
-from rl_training.report.run_reader import JUDGED, SCORE, RunRecord, metric_title
+from rl_training.judging.candidates import Candidate, clearly_above, ranking, tell_refusals
+from rl_training.report.content import bounds, plain_number, with_interval
+from rl_training.report.online import COLUMNS, column
 from rl_training.report.statistics import FEW_RUNS, Estimate, difference, probability_of_improvement
-from rl_training.report.study import Group, arrange
+from rl_training.report.study import (
+    JUDGED,
+    SCORE,
+    Group,
+    RunRecord,
+    arrange,
+    check_metric,
+    common_metric,
+    environment_key,
+    metric_title,
+    task_key,
+)
 from rl_training.report.summary import FEW_RUNS_HINT
-from rl_training.report.tables import bounds, plain_number
-from rl_training.report.task_keys import environment_key, task_key
 
 Strata = list[list[float]]
 
@@ -34,7 +40,7 @@ class Comparison:
     improvement: Estimate
     online: Mapping[str, tuple[Strata, Strata, Estimate]]
     """What going online did, by name: both sides and their difference; only what all their tasks have."""
-    estimates: tuple[Interval, Interval] | None = None
+    estimates: tuple[Candidate, Candidate] | None = None
     """Where nothing was measured: what the judges of the runs say, with the noise of that."""
 
     @property
@@ -48,12 +54,11 @@ class Comparison:
         if self.estimates is not None:
             return _estimated(*self.estimates)
         change, (first, second) = self.last_difference, self.runs
-        told = f"{plain_number(change.value)} {bounds(change)}" if min(first, second) > 1 else ""
-        what = f"last {metric_title(self.metric)}"
-        basis = f"95 % interval, {first} and {second} runs"
-        if not told:
-            shown = f"{plain_number(change.value)} with {first} and {second} runs"
+        what, value = f"last {metric_title(self.metric)}", plain_number(change.value)
+        if min(first, second) <= 1:
+            shown = f"{value} with {first} and {second} runs"
             return f"No verdict: a single run has no interval; difference in {what} (A - B): {shown}."
+        told, basis = f"{value} {bounds(change)}", f"95 % interval, {first} and {second} runs"
         if change.low <= 0 <= change.high:
             return f"No difference shown: {what} differs by {told} ({basis})."
         better = "A" if change.low > 0 else "B"
@@ -61,11 +66,15 @@ class Comparison:
         return f"{better} is better: difference in {what} (A - B) {told} ({basis}).{hint}"
 
 
-def _estimated(first: Interval, second: Interval) -> str:
-    change = f"{plain_number(first.value - second.value)}, A {show(first)}, B {show(second)}"
-    if within_noise(first, second):
+def _estimated(first: Candidate, second: Candidate) -> str:
+    sides = {"A": first, "B": second}
+    if refused := tell_refusals(sides):
+        return f"No verdict: the judge refused {refused}; judgement.json in each run says why."
+    better, other = ranking(sides)
+    shown = ", ".join(f"{name} {with_interval(side.value)}" for name, side in sides.items())
+    change = f"{plain_number(first.value.value - second.value.value)}, {shown}"
+    if not clearly_above(sides[better], sides[other]):
         return f"A tie: estimated values differ by {change}, within the noise of the estimates; not measured."
-    better = "A" if first.value > second.value else "B"
     return f"{better} is better by estimate: values differ by {change}; estimated from the log, not measured."
 
 
@@ -86,6 +95,8 @@ def compare_runs(
     groups = [[table[name] for name in order] for table in tables]
     last_a, last_b = ([group.last(metric) for group in side] for side in groups)
     best_a, best_b = ([group.best(metric) for group in side] for side in groups)
+    judged = [group.judged for side in groups for group in side] if metric == JUDGED else []
+    estimates = [each for each in judged if each is not None]
     return Comparison(
         metric,
         (sides[0][0].label, sides[1][0].label),
@@ -93,9 +104,9 @@ def compare_runs(
         (best_a, best_b),
         difference(last_a, last_b, seed=seed),
         difference(best_a, best_b, seed=seed),
-        probability_of_improvement(last_a, last_b, seed=seed),
+        probability_of_improvement(last_a, last_b),
         dict(_online(groups[0], groups[1], metric, seed)),
-        estimated_difference(groups[0], groups[1]) if metric == JUDGED else None,
+        (estimates[0], estimates[1]) if len(estimates) == 2 else None,
     )
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rl_training.core.atomic import write_text_atomic
-from rl_training.core.errors import UserError
-from rl_training.judging.judgement import Interval, Judgement, PolicyJudgement
-from rl_training.report.html import render_html
-from rl_training.report.judge_estimates import estimates_figure, estimates_table, told
-from rl_training.report.marks import Bar, Cloud, Intervals, Scatter
-from rl_training.report.sections import Block, Section
-from rl_training.report.summary import Head
-from rl_training.report.svg import Chart, Series
-from rl_training.report.tables import Cell, Table, plain_number
+from rl_training.core.files import write_text_atomic
+from rl_training.judging.verdict import Check, Judgement, PolicyJudgement
+from rl_training.report.charts import Bar, Chart, Cloud, Figure, Intervals, Scatter, Series
+from rl_training.report.content import Bounded, Cell, Page, Section, Table, plain_number
+from rl_training.report.pages import refuse_directory, render_html
+
+ESTIMATORS = {
+    "fqe": "fitted values (headline)",
+    "model": "model of the dynamics",
+    "wdr": "weighted doubly robust",
+    "wpdis": "weighted per-decision IS",
+    "pdis": "per-decision IS",
+    "wis": "weighted IS",
+    "is": "importance sampling",
+}
+DRAWN = {"fqe": "fitted values", "model": "model", "wdr": "doubly robust", "wpdis": "weighted IS"}
+"""Short, so that a phone shows them whole."""
 
 CHECKS = {
     "episodes": "enough episodes",
@@ -30,6 +37,7 @@ CHECKS = {
 }
 OUTCOMES = {"passed": "passed", "warned": "take note", "refused": "failed"}
 MANY_OBSERVATIONS = 8
+LARGE = 1e9
 
 
 def write_judge_page(
@@ -37,13 +45,26 @@ def write_judge_page(
 ) -> Path:
     """Write the page; it needs nothing beside itself."""
     path = Path(out)
-    if path.is_dir():
-        raise UserError(f"out must name a file, got the directory {out}: write {path / 'judge.html'}")
-    head = Head(
-        title, tuple(f"{each.name}: {each.sentence}" for each in judgement.ranking()), (subtitle(judgement),)
-    )
-    write_text_atomic(path, render_html(head, judge_sections(judgement)))
+    refuse_directory(path, "judge.html")
+    write_text_atomic(path, render_html(judge_page(judgement, title)))
     return path
+
+
+def judge_page(judgement: Judgement, title: str) -> Page:
+    """The whole content, in order."""
+    ranked = judgement.ranking()
+    bars = [Bar(each.name, each.value, each.low, each.high, 1 + index) for index, each in enumerate(ranked)]
+    note = "A policy whose bar lies right of the band earns more than what was logged."
+    figure = beside_the_log(judgement, "Values with intervals", bars, note)
+    parts = [Section("Verdict", (verdict_table(judgement, ranked), figure))]
+    parts += [policy_section(judgement, policy) for policy in ranked]
+    parts.append(Section("Can values of this log be trusted?", trust_blocks(judgement)))
+    if judgement.advice:
+        advice = Table("Advice", ("do this",), tuple((sentence,) for sentence in judgement.advice))
+        parts.append(Section("What would make the answer surer", (advice,)))
+    sentences = tuple(f"{each.name}: {each.sentence}" for each in ranked)
+    tones = tuple(each.verdict for each in ranked)
+    return Page(title, sentences, (subtitle(judgement),), tuple(parts), tones)
 
 
 def subtitle(judgement: Judgement) -> str:
@@ -60,33 +81,17 @@ def subtitle(judgement: Judgement) -> str:
     )
 
 
-def judge_sections(judgement: Judgement) -> list[Section]:
-    """The whole content, in order."""
-    ranked = judgement.ranking()
-    first = (verdict_table(judgement, ranked), values_figure(judgement, ranked))
-    parts = [Section("Verdict", first)]
-    parts += [policy_section(judgement, policy) for policy in ranked]
-    parts.append(Section("Can values of this log be trusted?", trust_blocks(judgement)))
-    if judgement.advice:
-        rows: tuple[tuple[Cell, ...], ...] = tuple((sentence,) for sentence in judgement.advice)
-        parts.append(Section("What would make the answer surer", (Table("Advice", ("do this",), rows),)))
-    return parts
-
-
-def verdict_table(judgement: Judgement, ranked: list[PolicyJudgement]) -> Table:
+def beside_the_log(judgement: Judgement, title: str, bars: Sequence[Bar], note: str) -> Intervals:
     own = judgement.behaviour
+    return Intervals(title, "value", tuple(bars), (own.low, own.high), "the logged behaviour", note)
+
+
+def verdict_table(judgement: Judgement, ranked: Sequence[PolicyJudgement]) -> Table:
+    own, per_step = judgement.behaviour, judgement.per_step
     rows: list[tuple[Cell, ...]] = [
-        (
-            each.name,
-            each.verdict,
-            told(Interval(each.value, each.low, each.high)),
-            _per_step(judgement, each.value),
-            told(each.difference),
-        )
-        for each in ranked
+        (each.name, each.verdict, told(each), per_step(each.value), told(each.difference)) for each in ranked
     ]
-    behaviour = Interval(own.value, own.low, own.high)
-    rows.append(("the logged behaviour", "–", told(behaviour), _per_step(judgement, own.value), "–"))
+    rows.append(("the logged behaviour", None, told(own), per_step(own.value), None))
     note = (
         "Value: expected sum of discounted rewards from the first state of an episode. Refused policies keep "
         "their numbers, but these must not be relied on."
@@ -98,23 +103,11 @@ def verdict_table(judgement: Judgement, ranked: list[PolicyJudgement]) -> Table:
     return Table("Is it better than what was logged?", header, tuple(rows), note)
 
 
-def values_figure(judgement: Judgement, ranked: list[PolicyJudgement]) -> Intervals:
-    bars = tuple(
-        Bar(each.name, each.value, each.low, each.high, 1 + index) for index, each in enumerate(ranked)
-    )
-    own = judgement.behaviour
-    return Intervals(
-        "Values with intervals",
-        "value",
-        bars,
-        (own.low, own.high),
-        "the logged behaviour",
-        "A policy whose bar lies right of the band earns more than what was logged.",
-    )
-
-
 def policy_section(judgement: Judgement, policy: PolicyJudgement) -> Section:
-    evidence = policy.evidence
+    evidence, estimates = policy.evidence, policy.estimates
+    shown = [(label, estimates[name]) for name, label in DRAWN.items() if name in estimates]
+    bars = [Bar(label, each.value, each.low, each.high, 1 + i) for i, (label, each) in enumerate(shown)]
+    agree = "Methods that agree are worth more than a narrow bar."
     series = (
         Series("the policy", 1, [(step, value) for step, value, _ in evidence.along_time]),
         Series("the logged behaviour", 0, [(step, value) for step, _, value in evidence.along_time]),
@@ -124,9 +117,9 @@ def policy_section(judgement: Judgement, policy: PolicyJudgement) -> Section:
         Cloud("the policy, covered by the log", 2, evidence.map_inside),
         Cloud("the policy, not covered", 7, evidence.map_outside),
     )
-    blocks: list[Block] = [
-        checks_table(policy),
-        estimates_figure(judgement, policy),
+    blocks: list[Table | Figure] = [
+        checks_table("Checks", policy.checks, "One failed check refuses the verdict."),
+        beside_the_log(judgement, "The value by different methods", bars, agree),
         estimates_table(policy),
         actions_table(policy),
         Chart("Value along the logged episodes", "step of the episode", "value from there", series),
@@ -152,19 +145,25 @@ def policy_section(judgement: Judgement, policy: PolicyJudgement) -> Section:
     return Section(policy.name, tuple(blocks))
 
 
-def checks_table(policy: PolicyJudgement) -> Table:
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (CHECKS.get(name, name), OUTCOMES[check.outcome], check.reason)
-        for name, check in policy.checks.items()
+def checks_table(title: str, checks: Mapping[str, Check], note: str) -> Table:
+    rows = tuple(
+        (CHECKS.get(name, name), OUTCOMES[check.outcome], check.reason) for name, check in checks.items()
     )
-    return Table("Checks", ("question", "answer", "why"), rows, "One failed check refuses the verdict.")
+    return Table(title, ("question", "answer", "why"), rows, note)
+
+
+def estimates_table(policy: PolicyJudgement) -> Table:
+    rows = tuple((ESTIMATORS.get(name, name), told(each)) for name, each in policy.estimates.items())
+    notes = dict.fromkeys(each.note for each in policy.estimates.values() if each.note)
+    note = "Weighted sums count logged steps only, and say little once their weights rest on a few episodes"
+    return Table("All estimates", ("method", "value"), rows, "; ".join((note, *notes)) + ".")
 
 
 def actions_table(policy: PolicyJudgement) -> Table:
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
+    rows = tuple(
         (
             each.name,
-            plain_number(each.mean_difference),
+            each.mean_difference,
             f"{plain_number(each.mean)} / {plain_number(each.logged_mean)}",
             f"{each.on_bound:.0%} / {each.logged_on_bound:.0%}",
             f"{plain_number(each.rate)} / {plain_number(each.logged_rate)}",
@@ -176,13 +175,8 @@ def actions_table(policy: PolicyJudgement) -> Table:
 
 
 def uncovered_table(policy: PolicyJudgement) -> Table:
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (
-            f"{each.distance:.2g} ×",
-            _values(each.observation),
-            _values(each.logged_action),
-            _values(each.action),
-        )
+    rows = tuple(
+        (f"{each.distance:.2g} ×", *map(_listed, (each.observation, each.logged_action, each.action)))
         for each in policy.evidence.uncovered
     )
     note = "Distance to the nearest logged rows, in multiples of what 99 % of the log stays below."
@@ -190,17 +184,13 @@ def uncovered_table(policy: PolicyJudgement) -> Table:
     return Table("Where the log helps least", header, rows, note)
 
 
-def trust_blocks(judgement: Judgement) -> tuple[Table | Scatter, ...]:
+def trust_blocks(judgement: Judgement) -> tuple[Table | Figure, ...]:
     own = judgement.behaviour
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (CHECKS.get(name, name), OUTCOMES[check.outcome], check.reason) for name, check in own.checks.items()
+    note = (
+        f"Logged episodes returned {plain_number(own.mean_return)} on average, discounted; episodes that "
+        "were cut off would have gone on, which their value includes and their return does not."
     )
-    table = Table(
-        "The behaviour, whose returns are known",
-        ("question", "answer", "why"),
-        rows,
-        _RETURN_NOTE.format(plain_number(own.mean_return)),
-    )
+    table = checks_table("The behaviour, whose returns are known", own.checks, note)
     if len(own.calibration) < 2:
         return (table,)
     note = "Each dot is a tenth of the held-out rows. On the line, values are what was really earned."
@@ -208,16 +198,17 @@ def trust_blocks(judgement: Judgement) -> tuple[Table | Scatter, ...]:
     return (table, Scatter("Calibration", "estimated value", "return", (cloud,), note, diagonal=True))
 
 
-_RETURN_NOTE = (
-    "Logged episodes returned {} on average, discounted; episodes that were cut off would have gone on, "
-    "which their value includes and their return does not."
-)
+def told(each: Bounded) -> str:
+    """Weights multiply: where they run away, how far is all that matters."""
+
+    def number(value: float) -> str:
+        return plain_number(value) if abs(value) < LARGE else f"{value:.1e}"
+
+    if each.low is None or each.high is None:
+        return number(each.value)
+    return f"{number(each.value)} [{number(each.low)}, {number(each.high)}]"
 
 
-def _per_step(judgement: Judgement, value: float) -> str:
-    return plain_number(judgement.per_step(value))
-
-
-def _values(values: Mapping[str, float]) -> str:
+def _listed(values: Mapping[str, float]) -> str:
     told = [f"{name} {plain_number(value)}" for name, value in list(values.items())[:MANY_OBSERVATIONS]]
     return ", ".join(told) + (" …" if len(values) > MANY_OBSERVATIONS else "")

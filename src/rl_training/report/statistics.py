@@ -95,28 +95,34 @@ def difference(
     drawn = resampled([*ours, *theirs], REPETITIONS, seed)
     split = len(ours)
     change = statistic(np.concatenate(drawn[:split], -1)) - statistic(np.concatenate(drawn[split:], -1))
-    low, high = _interval_between(change, ours, theirs, confidence)
+    low, high = math.nan, math.nan
+    if not _lacks_spread(ours, theirs):
+        low, high = interval(change, [*ours, *theirs], confidence)
     value = statistic(np.concatenate(ours)) - statistic(np.concatenate(theirs))
     return Estimate(float(value), float(low), float(high), sum(s.size for s in [*ours, *theirs]))
 
 
-def probability_of_improvement(
-    first: Strata, second: Strata, *, seed: int = 0, confidence: float = CONFIDENCE
-) -> Estimate:
+def probability_of_improvement(first: Strata, second: Strata, *, confidence: float = CONFIDENCE) -> Estimate:
     """P(a run of the first scores above a run of the second), averaged over tasks; a tie counts one half.
 
     Per task this is the Mann-Whitney U statistic over the number of pairs. Both sides need the same tasks, in
-    the same order.
+    the same order. Where all runs of one side are above all of the other, so are all of their resamples: the
+    interval is that of Newcombe 2006 instead (method 5, doi:10.1002/sim.2324), the chances from which what
+    was found lies no further than z standard errors, as these are at that chance.
     """
+    from scipy.stats import norm
+
     ours, theirs = checked(first), checked(second)
     if len(ours) != len(theirs):
         raise ValueError(f"both sides must have the same tasks, got {len(ours)} and {len(theirs)}")
-    drawn = resampled([*ours, *theirs], REPETITIONS, seed)
-    split = len(ours)
-    chances = _win_rate(drawn[:split], drawn[split:])
-    low, high = _interval_between(chances, ours, theirs, confidence)
-    runs = sum(s.size for s in [*ours, *theirs])
-    return Estimate(float(_win_rate(ours, theirs)), float(low), float(high), runs)
+    found, runs = float(_win_rate(ours, theirs)), sum(s.size for s in [*ours, *theirs])
+    if _lacks_spread(ours, theirs):
+        return Estimate(found, math.nan, math.nan, runs)
+    sizes = [(a.size, b.size) for a, b in zip(ours, theirs, strict=True)]
+    possible = np.linspace(0.0, 1.0, 10_001)
+    near = np.abs(possible - found) <= norm.ppf((1 + confidence) / 2) * _win_rate_error(possible, sizes)
+    low, high = min(found, *possible[near][:1]), max(found, *possible[near][-1:])
+    return Estimate(found, float(low), float(high), runs)
 
 
 @dataclass(frozen=True)
@@ -161,13 +167,9 @@ def interval(drawn: Array, samples: Sequence[Array], confidence: float) -> tuple
     return tuple(np.quantile(drawn, [tail, 1 - tail], axis=0))
 
 
-def _interval_between(
-    drawn: Array, ours: Sequence[Array], theirs: Sequence[Array], confidence: float
-) -> tuple[Any, Any]:
-    """As `interval`; there is none if one of the sides shows no spread because it has one run per task."""
-    if any(sum(sample.size for sample in side) <= len(side) for side in (ours, theirs)):
-        return math.nan, math.nan
-    return interval(drawn, [*ours, *theirs], confidence)
+def _lacks_spread(*sides: Sequence[Array]) -> bool:
+    """Whether one of the sides shows no spread, because it has one run per task."""
+    return any(sum(sample.size for sample in side) <= len(side) for side in sides)
 
 
 def resampled(samples: Sequence[Array], repetitions: int, seed: int) -> list[Array]:
@@ -189,3 +191,13 @@ def checked(strata: Strata) -> list[Array]:
 def _win_rate(ours: Sequence[Array], theirs: Sequence[Array]) -> Any:
     pairs = [(a[..., :, None], b[..., None, :]) for a, b in zip(ours, theirs, strict=True)]
     return np.mean([((a > b) + 0.5 * (a == b)).mean((-2, -1)) for a, b in pairs], axis=0)
+
+
+def _win_rate_error(chance: Array, sizes: Sequence[tuple[int, int]]) -> Array:
+    """Standard error of a win rate over tasks of so many runs per side, where the true one is `chance`."""
+    variance = np.zeros_like(chance)
+    for ours, theirs in sizes:
+        others = (ours + theirs) / 2 - 1  # runs that share a pair's one side
+        shared = others * (1 - chance) / (2 - chance) + others * chance / (1 + chance)
+        variance += chance * (1 - chance) * (1 + shared) / (ours * theirs)
+    return np.sqrt(variance) / len(sizes)

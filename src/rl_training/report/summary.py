@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import date
 
-from rl_training.report.estimates import MARK, estimated_verdict
-from rl_training.report.run_reader import SCORE, RunRecord, metric_title
-from rl_training.report.statistics import CONFIDENCE, FEW_RUNS, Estimate, difference, estimate
-from rl_training.report.study import Group, Study, Task
-from rl_training.report.tables import bounds, plain_number
+from rl_training.judging.candidates import ranking, tell_refusals, ties
+from rl_training.report.content import MARK, count, plain_number, with_interval
+from rl_training.report.statistics import CONFIDENCE, FEW_RUNS, difference, estimate
+from rl_training.report.study import SCORE, Group, RunRecord, Study, Task, metric_title
 
 FEW_RUNS_HINT = " Few runs: take it as a hint."
 _PERCENT = f"{100 * CONFIDENCE:.0f} %"
 
 
-@dataclass(frozen=True)
-class Head:
-    """What stands above the first section."""
-
-    title: str
-    verdict: tuple[str, ...]
-    facts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A configuration with its last evaluations, a list per task."""
-
-    label: str
-    strata: list[list[float]]
-
-    @property
-    def runs(self) -> int:
-        return sum(map(len, self.strata))
+Scores = list[list[float]]
+"""Last evaluations of a configuration, a list per task."""
 
 
 def verdict(study: Study, seed: int = 0) -> tuple[str, ...]:
@@ -42,58 +23,59 @@ def verdict(study: Study, seed: int = 0) -> tuple[str, ...]:
     what = f"last {metric_title(study.metric)}"
     sentences = []
     measured = [task for task in study.tasks if not task.estimated]
-    shared = _in_all_tasks(measured, study.metric) if len(measured) > 1 and study.metric == SCORE else []
+    shared = _in_all_tasks(measured, study.metric) if len(measured) > 1 and study.metric == SCORE else {}
     if shared:
-        sentences.append(f"All {len(measured)} tasks together: {_judged(shared, what, seed)}")
+        sentences.append(f"All {len(measured)} tasks together: {_by_the_mean(shared, what, seed)}")
     for task in study.tasks:
-        if task.estimated and task.counted:
-            sentences.append(f"{task.label}: {estimated_verdict(task)}")
-            continue
         if not task.counted:
-            sentences.append(f"{task.label}: {_nothing_counted(task)}")
-            continue
-        candidates = [Candidate(group.label, [group.last(task.metric)]) for group in task.counted]
-        told = _judged(candidates, what, seed) + _against_data(task, task.metric, seed)
+            told = _nothing_counted(task)
+        elif task.estimated:
+            told = _by_the_judge(task)
+        else:
+            contenders = {group.label: [group.last(task.metric)] for group in task.counted}
+            told = _by_the_mean(contenders, what, seed) + _against_data(task, seed)
         sentences.append(f"{task.label}: {told}")
     return tuple(sentences)
 
 
-def _in_all_tasks(tasks: Sequence[Task], metric: str) -> list[Candidate]:
+def _in_all_tasks(tasks: Sequence[Task], metric: str) -> dict[str, Scores]:
     """The configurations that have counted runs in every task, from the best down."""
-    found: dict[str, list[list[float]]] = {}
+    found: dict[str, Scores] = {}
     for task in tasks:
         for group in task.counted:
             found.setdefault(group.label, []).append(group.last(metric))
-    shared = [Candidate(label, strata) for label, strata in found.items() if len(strata) == len(tasks)]
-    return sorted(shared, key=lambda each: -estimate(each.strata).value)
+    shared = [label for label, scores in found.items() if len(scores) == len(tasks)]
+    return {label: found[label] for label in sorted(shared, key=lambda each: -estimate(found[each]).value)}
 
 
-def _judged(candidates: Sequence[Candidate], what: str, seed: int) -> str:
-    """The sentence on candidates that are sorted from the best down."""
-    leader, others = candidates[0], candidates[1:]
-    reached = show(estimate(leader.strata, seed=seed))
+def _by_the_mean(contenders: Mapping[str, Scores], what: str, seed: int) -> str:
+    """The sentence on configurations that are sorted from the best down."""
+    runs_of = {label: sum(map(len, scores)) for label, scores in contenders.items()}
+    leader, *others = contenders
+    reached = with_interval(estimate(contenders[leader], seed=seed))
     if not others:
-        return f"{leader.label} ends at a {what} of {reached} ({count(leader.runs, 'run')})."
+        return f"{leader} ends at a {what} of {reached} ({count(runs_of[leader], 'run')})."
     # The more rivals, the likelier that chance alone puts one of them behind: each must be left further back.
     confidence = 1 - (1 - CONFIDENCE) / len(others)
-    leads = [
-        (difference(leader.strata, other.strata, seed=seed, confidence=confidence), other) for other in others
-    ]
-    if not all(lead.has_interval for lead, _ in leads):
+    leads = {
+        other: difference(contenders[leader], contenders[other], seed=seed, confidence=confidence)
+        for other in others
+    }
+    if not all(lead.has_interval for lead in leads.values()):
         return (
-            f"no verdict. {leader.label} has the highest {what}, {reached}, but a single run of a "
+            f"no verdict. {leader} has the highest {what}, {reached}, but a single run of a "
             "configuration says nothing about chance: train at least five seeds of each."
         )
-    lead, rival = min(leads, key=lambda pair: pair[0].low)
-    runs = f"{_PERCENT} confidence, {leader.runs} and {count(rival.runs, 'run')}"
+    rival = min(leads, key=lambda other: leads[other].low)
+    lead, runs = leads[rival], f"{_PERCENT} confidence, {runs_of[leader]} and {count(runs_of[rival], 'run')}"
     if lead.low > 0:
         rest = "" if len(others) == 1 else f" and of {count(len(others) - 1, 'other')}"
-        hint = FEW_RUNS_HINT if min(each.runs for each in candidates) < FEW_RUNS else ""
-        ahead = f"ahead of {rival.label} by {show(lead)}{rest}"
-        return f"{leader.label} wins: {what} {reached}, {ahead} ({runs}).{hint}"
+        hint = FEW_RUNS_HINT if min(runs_of.values()) < FEW_RUNS else ""
+        ahead = f"ahead of {rival} by {with_interval(lead)}{rest}"
+        return f"{leader} wins: {what} {reached}, {ahead} ({runs}).{hint}"
     return (
-        f"no winner shown. {leader.label} has the highest {what}, {reached}, but its lead of {show(lead)} "
-        f"over {rival.label} may be chance ({runs})."
+        f"no winner shown. {leader} has the highest {what}, {reached}, but its lead of "
+        f"{with_interval(lead)} over {rival} may be chance ({runs})."
     )
 
 
@@ -107,13 +89,12 @@ def _nothing_counted(task: Task) -> str:
     return "no run has finished with an evaluation yet, so there is nothing to judge."
 
 
-def _against_data(task: Task, metric: str, seed: int) -> str:
+def _against_data(task: Task, seed: int) -> str:
     """How the leader stands to the data it learned from."""
-    data = task.data_return(metric)
-    if data is None or not task.counted:
+    data, best = task.data_return, task.counted[0]
+    if data is None:
         return ""
-    best = task.counted[0]
-    leader = estimate([best.last(metric)], seed=seed)
+    leader = estimate([best.last(task.metric)], seed=seed)
     low, high = (leader.low, leader.high) if leader.has_interval else (leader.value, leader.value)
     name = f"the logged data's mean of {plain_number(data)}"
     if low > data:
@@ -121,6 +102,26 @@ def _against_data(task: Task, metric: str, seed: int) -> str:
     if high < data:
         return f" {best.label} is below {name}: nothing gained over what made the data."
     return f" {best.label} is not shown to differ from {name}."
+
+
+def _by_the_judge(task: Task) -> str:
+    """Who comes first by the judge, who is level with it, who was refused, and what that says of the log."""
+    found = {group.label: judged for group in task.counted if (judged := group.judged) is not None}
+    refused = tell_refusals(found)
+    leader = next(iter(ranking(found)), None)
+    if leader is None or found[leader].refused:
+        notes = [run.metrics.get("judge_note") for group in task.counted for run in group.runs]
+        note = next((str(note) for note in notes if note), "")
+        return f"no estimate can be relied on: the judge refused {refused}. {note}".strip()
+    first, level = found[leader], ties(found)
+    told = f"estimated, not measured. {leader} comes first with a score of {plain_number(first.score)}"
+    told += f", value {with_interval(first.value)}"
+    if level:
+        told += f"; a tie with {', '.join(level)}: the difference is within the noise of the estimates"
+    elif sum(not each.refused for each in found.values()) > 1:
+        told += ", ahead of the others by more than the noise of the estimates"
+    told += f". Against the logged behaviour: {first.told}."
+    return told + (f" Refused by the judge: {refused}." if refused else "")
 
 
 def facts(study: Study, written: date) -> tuple[str, ...]:
@@ -156,17 +157,3 @@ def _origin(runs: Sequence[RunRecord], written: date) -> str:
         told.append(f"{name} {' or '.join(found)}")
     trained = f"Trained{when}{' with ' if told else ''}{', '.join(told)}. " if when or told else ""
     return f"{trained}Report of {written.isoformat()}."
-
-
-def show(result: Estimate) -> str:
-    """A number with its interval, where it has one."""
-    return (
-        f"{plain_number(result.value)} {bounds(result)}"
-        if result.has_interval
-        else plain_number(result.value)
-    )
-
-
-def count(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

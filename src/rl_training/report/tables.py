@@ -1,66 +1,49 @@
-"""Tables of a report that hold no statistics: settings, throughput, data, runs; and how cells are written."""
+"""Tables of a report without statistics over seeds: settings, speed, data, runs, what a judge estimated."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from rl_training.report.run_reader import RunRecord, number
-from rl_training.report.statistics import Estimate
-from rl_training.report.study import Group, Study, differing_settings, show_value
-
-
-@dataclass(frozen=True)
-class Link:
-    """Text that leads to a file beside the report."""
-
-    text: str
-    target: str
-
-
-Cell = str | Link | Estimate
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under a header; the note says how to read them."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    note: str = ""
+from rl_training.core.spaces import FeatureNames
+from rl_training.core.types import number
+from rl_training.report.content import MARK, Cell, Link, Table, duration, plain_number, with_interval
+from rl_training.report.online import online_rows
+from rl_training.report.study import (
+    JUDGED,
+    Group,
+    RunRecord,
+    Study,
+    Task,
+    algorithm_title,
+    differing_settings,
+    metric_title,
+    show_value,
+)
 
 
 def differences_table(groups: Sequence[Group]) -> Table:
-    names = differing_settings([group.settings for group in groups])
     rows = tuple(
-        (name, *(show_value(g.settings[name]) if name in g.settings else "–" for g in groups))
-        for name in names
+        (name, *(show_value(group.settings[name]) if name in group.settings else None for group in groups))
+        for name in differing_settings([group.settings for group in groups])
     )
     note = "Settings that are not equal in all configurations that have them."
     return Table("Hyper-parameter differences", ("setting", *(g.label for g in groups)), rows, note)
 
 
 def throughput_table(study: Study) -> Table:
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for task in study.tasks:
         for group in task.groups:
             timed = [(run.seconds, number(run.metrics.get("global_step"))) for run in group.runs]
             rates = [steps / seconds for seconds, steps in timed if seconds and steps]
             updates = [rate for run in group.runs if (rate := updates_per_second(run)) is not None]
-            rows.append(
-                (
-                    group.label,
-                    task.label,
-                    str(len(group.runs)),
-                    f"{median(rates):,.0f}" if rates else "–",
-                    f"{median(updates):,.0f}" if updates else "–",
-                    duration(fmean(s for s, _ in timed if s)) if any(s for s, _ in timed) else "–",
-                )
-            )
+            seconds = [seconds for seconds, _ in timed if seconds]
+            speeds = (f"{median(values):,.0f}" if values else None for values in (rates, updates))
+            wall_time = duration(fmean(seconds)) if seconds else None
+            rows.append((group.label, task.label, len(group.runs), *speeds, wall_time))
     header = ("configuration", "task", "runs", "steps / s", "updates / s", "mean wall time")
     note = (
         "Medians over runs. Steps per second count evaluation and saving, updates per second training alone."
@@ -75,13 +58,12 @@ def updates_per_second(run: RunRecord) -> float | None:
 
 
 def datasets_table(study: Study) -> Table:
-    rows: dict[tuple[str, ...], None] = {}
     fields = ("transitions", "episodes", "terminations", "return_mean", "return_min", "return_max")
-    for run in study.runs:
-        if run.dataset:
-            values = [number(run.dataset.get(field)) for field in fields]
-            cells = ("–" if value is None else plain_number(value) for value in values)
-            rows.setdefault((str(run.dataset.get("source", "unknown")), *cells))
+    rows = dict.fromkeys(
+        (str(run.dataset.get("source", "unknown")), *(number(run.dataset.get(field)) for field in fields))
+        for run in study.runs
+        if run.dataset
+    )
     header = ("data", "transitions", "episodes", "terminations", "mean return", "lowest", "highest")
     return Table("Datasets", header, tuple(rows), "Returns in the environment's own rewards.")
 
@@ -89,35 +71,28 @@ def datasets_table(study: Study) -> Table:
 def runs_table(study: Study, folder: Path) -> Table:
     """All runs, from the best configuration down; the column of best evaluations only where it says more."""
     rows: list[tuple[Cell, ...]] = []
-    higher = any(
-        (best := run.best(task.metric)) and best[1] != run.last(task.metric)
-        for task in study.tasks
-        for group in task.groups
-        for run in group.members
-    )
-    for task in study.tasks:
-        mark = " ◇ estimated" if task.estimated else ""
-        for group in task.groups:
-            for run in group.members:
-                last, best = run.last(task.metric), run.best(task.metric)
-                told = "–" if best is None else f"{plain_number(best[1])} at {best[0]:,}"
-                rows.append(
-                    (
-                        Link(run.name, os.path.relpath(run.path.resolve(), folder.resolve())),
-                        group.label,
-                        show_value(run.seed),
-                        _status(run, group),
-                        f"{run.last_step:,}",
-                        "–" if last is None else plain_number(last) + mark,
-                        *(["as last" if best and best[1] == last else told] if higher else []),
-                    )
-                )
-    header = ("run", "configuration", "seed", "state", "steps", "last", *(["best"] if higher else []))
+    bests: list[str | None] = []
+    for task, group, run in study.members:
+        last, best = run.last(task.metric), run.best(task.metric)
+        shown: Cell = last
+        if last is not None and task.estimated:
+            shown = f"{plain_number(last)} {MARK}, {run.metrics.get('judge_verdict')}"
+        link, state = run_link(run, folder), _state(run, group)
+        rows.append((link, group.label, show_value(run.seed), state, f"{run.last_step:,}", shown))
+        told = None if best is None else f"{plain_number(best[1])} at {best[0]:,}"
+        bests.append("as last" if best and best[1] == last else told)
+    header: tuple[str, ...] = ("run", "configuration", "seed", "state", "steps", "last")
+    if any(told not in (None, "as last") for told in bests):
+        header, rows = (*header, "best"), [(*row, told) for row, told in zip(rows, bests, strict=True)]
     note = "Runs that are not finished, or that repeat a seed, are shown here and left out of the statistics."
     return Table("Runs", header, tuple(rows), note)
 
 
-def _status(run: RunRecord, group: Group) -> str:
+def run_link(run: RunRecord, folder: Path) -> Link:
+    return Link(run.name, os.path.relpath(run.path.resolve(), folder.resolve()))
+
+
+def _state(run: RunRecord, group: Group) -> str:
     if run in group.repeated:
         return "repeats a seed, left out"
     if run in group.unfinished:
@@ -125,23 +100,91 @@ def _status(run: RunRecord, group: Group) -> str:
     return run.stop_reason
 
 
-def plain_number(value: float) -> str:
-    """Four digits or so, never an exponent for everyday sizes."""
-    size = abs(value)
-    if size >= 1000 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 100 else f"{value:.2f}" if size >= 1 else f"{value:.3g}"
+def judgements_table(study: Study) -> Table:
+    """Every run that was judged, whatever else is known of it."""
+    rows = tuple(
+        (
+            run.name,
+            group.label,
+            show_value(run.seed),
+            with_interval(run.estimate),
+            number(run.metrics.get("judge_behaviour")),
+            str(run.metrics.get("judge_verdict") or "–"),
+            number(run.metrics.get("judge_episodes")),
+        )
+        for _, group, run in study.members
+        if run.estimate is not None
+    )
+    value = "estimated value [90 %]"
+    header = ("run", "configuration", "seed", value, "logged behaviour", "verdict", "episodes")
+    note = (
+        f"{MARK}: discounted values by a judge that saw logged episodes only, not returns of episodes that "
+        "were played."
+    )
+    return Table("Judged by the log", header, rows, note)
 
 
-def bounds(result: Estimate) -> str:
-    """The interval in brackets, or why there is none."""
-    if not result.has_interval:
-        return "(no interval)"
-    return f"[{plain_number(result.low)}, {plain_number(result.high)}]"
+def estimates_table(task: Task) -> Table:
+    """Each configuration's verdict, and its value with the noise of judge and seeds together."""
+    rows: list[tuple[Cell, ...]] = []
+    for group in task.groups:
+        told: tuple[Cell, ...] = (None,) * 3
+        if (judged := group.judged) is not None:
+            told = (judged.told, judged.score, with_interval(judged.value))
+        rows.append((group.label, len(group.runs), *told))
+    note = (
+        f"{MARK} from logged episodes, not measured; discounted. In brackets: what the judge (90 %) "
+        "and the spread over runs leave open. From the one to take first, by the score; a configuration with "
+        "a refused run comes last, and its numbers must not be relied on."
+    )
+    header = ("configuration", "runs", "verdict", "score", "estimated value")
+    return Table("Estimated value", header, tuple(rows), note)
 
 
-def duration(seconds: float) -> str:
-    """Seconds up to two minutes, then minutes, then hours."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def result_table(run: RunRecord, metric: str, folder: Path) -> Table:
+    """What one run was, how far it got and what it reached."""
+    rows: list[tuple[str, Cell]] = [
+        ("run", run_link(run, folder)),
+        ("algorithm", algorithm_title(run.algo)),
+        ("seed", show_value(run.seed)),
+        ("state", run.stop_reason),
+        ("steps", f"{run.last_step:,}"),
+    ]
+    last, best = run.last(metric), run.best(metric)
+    if last is not None:
+        spread = f" ({MARK})" if metric == JUDGED else _spread(run)
+        rows.append((f"last {metric_title(metric)}", f"{plain_number(last)}{spread}"))
+    if run.metrics.get("judge_note"):
+        rows.append(("judged by the log", str(run.metrics["judge_note"])))
+    if best is not None and best[1] != last:
+        told = f"{plain_number(best[1])} at step {best[0]:,} (chosen by its own score: optimistic)"
+        rows.append((f"best {metric_title(metric)}", told))
+    rows += online_rows(run, metric)
+    features = FeatureNames.from_dict(run.dataset.get("features"))
+    for kind in ("observation", "action"):
+        if listed := features.listed(kind):
+            rows.append((f"{kind}s", ", ".join(listed)))
+    if run.seconds is not None:
+        rows.append(("wall time", duration(run.seconds)))
+    if (speed := updates_per_second(run)) is not None:
+        rows.append(("updates per second", f"{speed:,.0f}"))
+    return Table("Result", ("", "value"), tuple(rows))
+
+
+def _spread(run: RunRecord) -> str:
+    """Over how many episodes the last evaluation went, and how much these differ."""
+    episodes, std = (number(run.metrics.get(f"eval_{name}")) for name in ("episodes", "return_std"))
+    if episodes is None:
+        return ""
+    spread = "" if std is None else f", standard deviation of the return {plain_number(std)}"
+    return f" over {episodes:.0f} episodes{spread}"
+
+
+def settings_table(run: RunRecord) -> Table:
+    """Every setting that has a value."""
+    left_out = {"algo_kwargs", "output_dir", "format_version"}
+    settings = {name: run.config[name] for name in run.config if name not in left_out} | dict(run.settings)
+    rows = tuple(
+        (name, show_value(value)) for name, value in settings.items() if value not in (None, [], {}, "")
+    )
+    return Table("Settings", ("setting", "value"), rows)

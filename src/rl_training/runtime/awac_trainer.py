@@ -1,5 +1,7 @@
 """Door: `train_awac(config)`."""
 
-from rl_training.core.lazy import trainer_door
+from rl_training.algorithms.awac import RECIPE
+from rl_training.runs.train import train_function
 
-__getattr__, __dir__ = trainer_door("awac")
+__all__ = ["RECIPE", "train_awac"]
+train_awac = train_function(RECIPE.name)

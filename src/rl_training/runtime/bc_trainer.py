@@ -1,5 +1,7 @@
 """Door: `train_bc(config)`."""
 
-from rl_training.core.lazy import trainer_door
+from rl_training.algorithms.bc import RECIPE
+from rl_training.runs.train import train_function
 
-__getattr__, __dir__ = trainer_door("bc")
+__all__ = ["RECIPE", "train_bc"]
+train_bc = train_function(RECIPE.name)

@@ -1,5 +1,7 @@
 """Door: `train_cal_ql(config)`."""
 
-from rl_training.core.lazy import trainer_door
+from rl_training.algorithms.cal_ql import RECIPE
+from rl_training.runs.train import train_function
 
-__getattr__, __dir__ = trainer_door("cal_ql")
+__all__ = ["RECIPE", "train_cal_ql"]
+train_cal_ql = train_function(RECIPE.name)

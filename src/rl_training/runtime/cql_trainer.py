@@ -1,5 +1,7 @@
 """Door: `train_cql(config)`."""
 
-from rl_training.core.lazy import trainer_door
+from rl_training.algorithms.cql import RECIPE
+from rl_training.runs.train import train_function
 
-__getattr__, __dir__ = trainer_door("cql")
+__all__ = ["RECIPE", "train_cql"]
+train_cql = train_function(RECIPE.name)

@@ -1,5 +1,7 @@
 """Door: `train_crr(config)`."""
 
-from rl_training.core.lazy import trainer_door
+from rl_training.algorithms.crr import RECIPE
+from rl_training.runs.train import train_function
 
-__getattr__, __dir__ = trainer_door("crr")
+__all__ = ["RECIPE", "train_crr"]
+train_crr = train_function(RECIPE.name)

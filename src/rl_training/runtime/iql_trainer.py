@@ -1,5 +1,7 @@
 """Door: `train_iql(config)`."""
 
-from rl_training.core.lazy import trainer_door
+from rl_training.algorithms.iql import RECIPE
+from rl_training.runs.train import train_function
 
-__getattr__, __dir__ = trainer_door("iql")
+__all__ = ["RECIPE", "train_iql"]
+train_iql = train_function(RECIPE.name)

@@ -9,21 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training.algorithms.recipe import get_recipe
-from rl_training.config.data_fields import DatasetSource, OfflineDataFields, OfflineFields
-from rl_training.config.data_kinds import COLLECTED_KINDS, MIX
+from rl_training.config.data import COLLECTED_KINDS, MIX, DatasetSource, OfflineDataFields, OfflineFields
+from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.spaces import Spaces
-from rl_training.core.train_config import TrainConfig
 from rl_training.data.dataset_loaders import load_source
-from rl_training.data.logged_episodes import LoggedEpisodes, logged_episodes
+from rl_training.data.info import reference_returns
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.processing import Fitted, PreparedDataset, process_offline_dataset
-from rl_training.data.reference_scores import reference_returns
-from rl_training.data.stored_rows import as_array
-from rl_training.data.validation import action_range, check_finite
-from rl_training.policies.saved import load_saved_policy
-from rl_training.runtime.data_collection import Rollout, UnitPolicy, collect_in_memory
-from rl_training.runtime.environments import EnvLike, spaces_of
+from rl_training.data.prepare import Fitted, PreparedDataset, process_offline_dataset
+from rl_training.data.reading import action_range, check_finite
+from rl_training.data.rows import as_array
+from rl_training.data.splits import LoggedEpisodes, logged_episodes
+from rl_training.policies.policy import load_saved_policy
+from rl_training.runtime.envs import EnvLike, spaces_of
+from rl_training.runtime.record import Rollout, collect_in_memory
 
 DEFAULT_GAMMA = 0.99
 """Discount of returns for an algorithm that has none of its own (BC)."""
@@ -50,7 +49,7 @@ def build_offline_dataset(
         _check_given(dataset)
         parts, limits, by_time = [dataset], None, [settings.discount_by_time]
     else:
-        sources = _sources(settings)
+        sources = data_sources(settings)
         parts = load_parts(config, env)
         limits = [source.dataset_size for _, source in sources]
         by_time = discounted_by_time(settings)
@@ -83,13 +82,13 @@ def load_parts(config: TrainConfig, env: EnvLike | None = None) -> list[Transiti
     settings, environment = data_settings(config), config.env_id if env is None else env
     return [
         _load(kind, source, config, environment, settings.dataset_in_memory)
-        for kind, source in _sources(settings)
+        for kind, source in data_sources(settings)
     ]
 
 
 def discounted_by_time(settings: OfflineDataFields) -> list[bool]:
     """For each part of the data, whether its steps are discounted by their duration."""
-    return [source.discount_by_time for _, source in _sources(settings)]
+    return [source.discount_by_time for _, source in data_sources(settings)]
 
 
 def _logged(
@@ -112,7 +111,7 @@ def infer_env_spaces(
         return spaces_of(environment, config.env_kwargs)
     settings = data_settings(config)
     if dataset is None:
-        kind, source = _sources(settings)[0]
+        kind, source = data_sources(settings)[0]
         dataset = _load(kind, source, config, None, settings.dataset_in_memory)
     if settings.action_low is not None and settings.action_high is not None:
         shapes = [dataset.store.columns[name].shape for name in ("obs", "actions")]
@@ -177,7 +176,8 @@ def data_settings(config: TrainConfig) -> OfflineDataFields:
     return settings
 
 
-def _sources(settings: OfflineDataFields) -> list[tuple[str, DatasetSource]]:
+def data_sources(settings: OfflineDataFields) -> list[tuple[str, DatasetSource]]:
+    """The kind and the fields of every part of the data."""
     if settings.dataset_kind == MIX:
         return [(part.dataset_kind, part) for part in settings.dataset_parts]
     return [(settings.dataset_kind, settings)]
@@ -191,7 +191,12 @@ def _load(
         return load_source(kind, source, in_memory=in_memory)
     if env is None:
         raise ConfigError(f"env_id is required: dataset_kind '{kind}' collects its data in an environment")
-    policy = None if kind == "random" else load_policy(source.dataset_checkpoint)
+    policy = None
+    if kind != "random":
+        if source.dataset_checkpoint is None:
+            raise ConfigError("dataset_checkpoint is required by dataset_kind 'checkpoint'")
+        # On the CPU, so that the same one gives the same rows everywhere.
+        policy = load_saved_policy(source.dataset_checkpoint, device="cpu")
     rows = source.rows_to_collect
     rollout = Rollout(
         env,
@@ -203,14 +208,7 @@ def _load(
     )
     with rollout:
         name = f"{kind} data of {env} ({rows} rows, seed {source.dataset_seed})"
-        return collect_in_memory(rollout, rows, name).to_dataset()
-
-
-def load_policy(path: str | None) -> UnitPolicy:
-    """The policy of a checkpoint, on the CPU so that the same one gives the same rows everywhere."""
-    if path is None:
-        raise ConfigError("dataset_checkpoint is required by dataset_kind 'checkpoint'")
-    return load_saved_policy(path, device="cpu")
+        return TransitionDataset.from_log(collect_in_memory(rollout, rows, name))
 
 
 def _check_given(dataset: TransitionDataset) -> None:

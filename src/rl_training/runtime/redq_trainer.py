@@ -1,5 +1,7 @@
 """Door: `train_redq(config)`."""
 
-from rl_training.core.lazy import trainer_door
+from rl_training.algorithms.redq import RECIPE
+from rl_training.runs.train import train_function
 
-__getattr__, __dir__ = trainer_door("redq")
+__all__ = ["RECIPE", "train_redq"]
+train_redq = train_function(RECIPE.name)

@@ -1,5 +1,7 @@
 """Door: `train_sac(config)`."""
 
-from rl_training.core.lazy import trainer_door
+from rl_training.algorithms.sac import RECIPE
+from rl_training.runs.train import train_function
 
-__getattr__, __dir__ = trainer_door("sac")
+__all__ = ["RECIPE", "train_sac"]
+train_sac = train_function(RECIPE.name)

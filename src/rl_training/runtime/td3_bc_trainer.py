@@ -1,5 +1,7 @@
 """Door: `train_td3_bc(config)`."""
 
-from rl_training.core.lazy import trainer_door
+from rl_training.algorithms.td3_bc import RECIPE
+from rl_training.runs.train import train_function
 
-__getattr__, __dir__ = trainer_door("td3_bc")
+__all__ = ["RECIPE", "train_td3_bc"]
+train_td3_bc = train_function(RECIPE.name)

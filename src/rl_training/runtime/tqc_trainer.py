@@ -1,5 +1,7 @@
 """Door: `train_tqc(config)`."""
 
-from rl_training.core.lazy import trainer_door
+from rl_training.algorithms.tqc import RECIPE
+from rl_training.runs.train import train_function
 
-__getattr__, __dir__ = trainer_door("tqc")
+__all__ = ["RECIPE", "train_tqc"]
+train_tqc = train_function(RECIPE.name)

@@ -1,5 +1,3 @@
 """Door: evaluating, predicting with and resuming checkpoints."""
 
-from rl_training.core.lazy import door
-
-__getattr__, __dir__ = door(__name__, "rl_training.experiment.workflows")
+from rl_training.runs.resume import *  # noqa: F403

@@ -1,24 +1,165 @@
-"""The runs of a sweep: which there are, where each of them lives, which are trained as one batch."""
+"""A sweep: one file that stands for many runs, where each of them lives, which are trained as one batch."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from typing import Any, Literal
 
-from rl_training.core.atomic import write_json_atomic
-from rl_training.core.errors import ConfigError
-from rl_training.core.json_text import parse_json
-from rl_training.core.train_config import TrainConfig, parse_config
-from rl_training.experiment.runs import directory_name
-from rl_training.experiment.training import run_name
-from rl_training.sweeps.sweep_config import SweepConfig, expand
+from pydantic import field_validator
+
+from rl_training.config import ConfigModel, setting
+from rl_training.config.run import TrainConfig, load_config, parse_config, parse_settings
+from rl_training.config.yaml import read_yaml_text
+from rl_training.core.errors import ConfigError, did_you_mean, shown
+from rl_training.core.files import parse_json, reason, write_json_atomic
+from rl_training.core.types import State
+from rl_training.runs.directory import directory_name, run_name
+from rl_training.sweeps.status import Status, run_status
 
 SMALL_LAYER = 64
 SHORT_RUN = 100_000
 GROUPS_FILE = "groups.json"
+
+
+class SweepConfig(ConfigModel):
+    """Every variant with every point of the grid, and each of these with every seed."""
+
+    base: str | dict[str, object] = setting(..., "config that all runs start from: name, file or mapping")
+    grid: dict[str, Any] = setting({}, "for each key a list of values; all combinations are run")
+    variants: tuple[dict[str, object], ...] = setting((), "overrides, each a mapping; `name` names it")
+    seeds: tuple[int, ...] | None = setting(
+        None, "seeds of every configuration; null = those of its own config", ge=0
+    )
+    output_dir: str | None = setting(None, "directory of the sweep; null = runs/ and the name of the file")
+    stack: Literal["auto"] | bool = setting(
+        "auto", "train the seeds of a configuration as one batch; auto = small networks and short runs"
+    )
+    metric: str = setting(
+        "auto",
+        "what configurations are ranked by in the end: auto (eval_return_mean with an environment, "
+        "judge_score without), judge_score, a metric of evaluations (eval_…), or none",
+    )
+    retries: int = setting(2, "further attempts at a run that crashed", ge=0)
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_differ(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and (not value or len(set(value)) < len(value)):
+            raise ValueError(f"seeds must be different seeds, at least one, got {list(value)}")
+        return value
+
+    @field_validator("metric")
+    @classmethod
+    def _metric_can_rank(cls, value: str) -> str:
+        if value not in ("auto", "judge_score", "none") and not value.startswith("eval_"):
+            raise ValueError(f"metric must be auto, judge_score, none or begin with eval_, got {value!r}")
+        return value
+
+    @classmethod
+    def further_mistakes(cls, values: Mapping[str, object]) -> list[str]:
+        grid = values.get("grid", {})
+        if not isinstance(grid, Mapping):
+            return []
+        variants = values.get("variants")
+        several = variants if isinstance(variants, list | tuple) else ()
+        varied = [key for each in several if isinstance(each, Mapping) for key in each]
+        lines = [
+            f"grid.{key} must be a list of at least one value, got {shown(choices)}"
+            for key, choices in grid.items()
+            if not isinstance(choices, list | tuple) or not choices
+        ]
+        lines += [f"{key} is varied by grid and by variants: leave one out" for key in grid if key in varied]
+        seeds = values.get("seeds")
+        for key in dict.fromkeys([*grid, *varied]):  # what the sweep itself decides would be ignored
+            if key == "output_dir":
+                lines.append("output_dir must not be varied: each configuration has a directory of its own")
+            if key in ("seed", "seeds") and seeds is not None:
+                lines.append(f"{key} must not be varied where the sweep has seeds, got seeds {shown(seeds)}")
+        return lines
+
+
+def load_sweep_config(source: str | os.PathLike[str]) -> SweepConfig:
+    """Read a sweep file, or a packaged sweep by its name."""
+    return SweepConfig.build(read_study(source, "sweep", SweepConfig.model_fields))
+
+
+def read_study(source: str | os.PathLike[str], kind: str, known: Iterable[str]) -> State:
+    """The mapping in a YAML file, or in a packaged one of this kind (`sweep` or `tune`)."""
+    path, name = Path(source), os.fspath(source).removesuffix(".yaml")
+    folder = files("rl_training") / "assets" / f"{kind}s"
+    packaged = {file.name.removesuffix(".yaml"): file for file in folder.iterdir()}
+    try:
+        text = read_yaml_text(path) if path.is_file() or name not in packaged else None
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{kind} {os.fspath(source)!r} is neither a file nor packaged{did_you_mean(name, packaged)}; "
+            f"packaged: {', '.join(sorted(packaged))}"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {reason(error)}") from None
+    if text is None:
+        text = packaged[name].read_text(encoding="utf-8")
+    return parse_settings(text, str(source), kind, known, "base: sac/pendulum")
+
+
+def expand(sweep: SweepConfig) -> dict[str, TrainConfig]:
+    """The configurations by name; the mistakes of all of them are reported together."""
+    mistakes: list[str] = []
+    found: dict[str, TrainConfig] = {}
+    for name, overrides in _combinations(sweep):
+        if name in found:
+            mistakes.append(f"run name {name!r} is used twice; give each of the variants a `name` of its own")
+            continue
+        try:
+            found[name] = parse_config(apply_overrides(sweep.base, overrides))
+        except ConfigError as error:
+            mistakes += [f"{name}: {line}" for line in str(error).splitlines()]
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return found
+
+
+def apply_overrides(base: str | Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
+    """The base config with dotted keys replaced; the override `base` takes another config instead."""
+    chosen = overrides.get("base", base)
+    values = deepcopy(dict(chosen)) if isinstance(chosen, Mapping) else load_config(str(chosen)).to_dict()
+    for key, value in overrides.items():
+        if key == "base":
+            continue
+        level, names = values, key.split(".")
+        for name in names[:-1]:
+            level = level.setdefault(name, {})
+            if not isinstance(level, dict):
+                raise ConfigError(f"{key} cannot be set: {name} is not a mapping, got {shown(level)}")
+        level[names[-1]] = deepcopy(value)
+    return values
+
+
+def _combinations(sweep: SweepConfig) -> Iterator[tuple[str, dict[str, object]]]:
+    """Names and overrides; a key that has one value only does not appear in a name."""
+    telling = [key for key, choices in sweep.grid.items() if len(choices) > 1]
+    for variant in sweep.variants or ({},):
+        own = {key: value for key, value in variant.items() if key != "name"}
+        words = [_label(key, value) for key, value in own.items()]
+        if "name" in variant:
+            words = [str(variant["name"])]
+        for point in itertools.product(*sweep.grid.values()):
+            overrides = dict(zip(sweep.grid, point, strict=True))
+            parts = [*words, *(_label(key, overrides[key]) for key in telling)]
+            yield directory_name(*(parts or ["base"])), {**own, **overrides}
+
+
+def _label(key: str, value: object) -> str:
+    """`gamma=0.98`; an algorithm or a base config speaks for itself."""
+    text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text if key in ("algo", "base") else f"{key.rpartition('.')[2]}={text}"
 
 
 @dataclass(frozen=True)
@@ -28,6 +169,15 @@ class SweepRun:
     name: str
     config: TrainConfig
     run_dir: Path
+
+    @classmethod
+    def inside(cls, folder: Path, name: str, config: TrainConfig) -> SweepRun:
+        return cls(name, config, folder / directory_name(run_name(config)))
+
+    @property
+    def status(self) -> Status:
+        """As its directory tells it now."""
+        return run_status(self.run_dir)
 
 
 @dataclass(frozen=True)
@@ -39,6 +189,10 @@ class Task:
     @property
     def name(self) -> str:
         return self.runs[0].name
+
+    @property
+    def done(self) -> bool:
+        return all(run.status.done for run in self.runs)
 
     def to_json(self) -> str:
         """Plain text, which any process on any machine reads back."""
@@ -62,7 +216,7 @@ def plan_sweep(
     """The tasks of a sweep. Runs that were grouped before stay in their groups."""
     folder = Path(os.path.abspath(output_dir.expanduser()))
     configurations = [
-        [_seed_run(name, config, seed, folder) for seed in sweep.seeds]
+        [_seed_run(name, config, seed, folder) for seed in sweep.seeds or config.seeds or (config.seed,)]
         for name, config in (expanded or expand(sweep)).items()
     ]
     runs = {run.name: run for seeds in configurations for run in seeds}
@@ -103,7 +257,7 @@ def stacking_pays(config: TrainConfig) -> bool:
 def _seed_run(variant: str, config: TrainConfig, seed: int, output_dir: Path) -> SweepRun:
     folder = output_dir / variant
     seeded = config.replace(seed=seed, seeds=None, output_dir=str(folder))
-    return SweepRun(f"{variant}-s{seed}", seeded, folder / directory_name(run_name(seeded)))
+    return SweepRun.inside(folder, f"{variant}-s{seed}", seeded)
 
 
 def _stored_groups(output_dir: Path) -> list[list[str]]:

@@ -1,37 +1,29 @@
-"""The search for good settings: Optuna proposes and judges, trials are ordinary runs in worker processes.
-
-The study is a SQLite file beside the trials. A trial that was under way when everything was killed is still
-marked as running there; the next call goes on with it, so that a search has exactly as many trials as asked.
-"""
+"""A search for good settings: Optuna proposes and judges, trials are ordinary runs in worker processes."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from rl_training.core.atomic import write_text_atomic
-from rl_training.core.config_files import config_to_yaml
-from rl_training.core.errors import ConfigError, UserError
-from rl_training.core.extras import install_hint
-from rl_training.core.plain import Facts, Numbers, State
-from rl_training.core.train_config import TrainConfig, parse_config
-from rl_training.experiment.claims import claim
-from rl_training.experiment.runs import directory_name
-from rl_training.experiment.training import run_name
-from rl_training.judging.selection import within_noise
-from rl_training.runtime.callbacks.base import Callback
-from rl_training.runtime.run import Run
-from rl_training.sweeps.local import become_worker, run_local
-from rl_training.sweeps.plan import SweepRun, Task
-from rl_training.sweeps.run_sweep import worker_count
-from rl_training.sweeps.scoring import ALIKE, chosen_metric, estimate_of, is_estimated, judged
+from pydantic import model_validator
+
+from rl_training.config import ConfigModel, setting
+from rl_training.config.run import config_to_yaml, parse_config
+from rl_training.core.errors import ConfigError, install_hint, shown
+from rl_training.core.files import write_text_atomic
+from rl_training.core.types import Facts, Numbers, State
+from rl_training.judging.candidates import candidate_of, clearly_above
+from rl_training.runs.saving import lock_run
+from rl_training.runtime.callbacks import Callback, Run
+from rl_training.sweeps.choice import ALIKE, chosen_metric, is_estimated, judged
+from rl_training.sweeps.plan import SweepRun, Task, apply_overrides, read_study
 from rl_training.sweeps.status import final_metrics
-from rl_training.sweeps.sweep_config import apply_overrides
-from rl_training.sweeps.tune_config import Parameter, TuneConfig, load_tune_config
+from rl_training.sweeps.workers import run_local, worker_count
 
 if TYPE_CHECKING:
     import optuna
@@ -39,6 +31,100 @@ if TYPE_CHECKING:
 STUDY_FILE = "study.db"
 BEST_FILE = "best.yaml"
 PRUNED = "pruned"
+TRIAL = "trial-"
+
+
+class Parameter(ConfigModel):
+    """The values one setting may take: a range, or a list of choices."""
+
+    low: float | int | None = setting(None, "smallest value; whole numbers on both ends mean a whole number")
+    high: float | int | None = setting(None, "largest value")
+    log: bool = setting(False, "search on a logarithmic scale")
+    step: float | int | None = setting(None, "distance between values", gt=0)
+    choices: tuple[Any, ...] | None = setting(None, "values to choose from, of any kind")
+
+    @model_validator(mode="after")
+    def _is_range_or_choices(self) -> Self:
+        if self.choices is not None:
+            if not self.choices or self.low is not None or self.high is not None:
+                raise ValueError("choices must be a list of at least one value, without low and high")
+        elif self.low is None or self.high is None or self.low >= self.high:
+            raise ValueError(f"low must be < high, got {self.low} and {self.high}; or give choices")
+        elif self.log and (self.low <= 0 or self.step is not None):
+            raise ValueError(f"low must be > 0 and step left out where log is true, got {self.low}")
+        return self
+
+    @property
+    def labels(self) -> dict[str | int | float | bool | None, Any]:
+        """Choices by a name that a database can hold: a list is named by its JSON."""
+        return {
+            json.dumps(value) if isinstance(value, list | tuple | dict) else value: value
+            for value in self.choices or ()
+        }
+
+    @property
+    def extremes(self) -> list[Any]:
+        return [self.low, self.high] if self.choices is None else list(self.choices)
+
+
+class TuneConfig(ConfigModel):
+    """What is searched: trials of one run each, proposed by what earlier ones showed."""
+
+    base: str | dict[str, object] = setting(..., "config that all trials start from: name, file or mapping")
+    space: dict[str, object] = setting(..., "for each key its range {low, high, log, step} or its {choices}")
+    trials: int = setting(20, "trials in all, over all calls", ge=1)
+    metric: str = setting(
+        "auto",
+        "final metric that is compared: any of a run's, or auto (eval_return_mean with an environment, "
+        "judge_score without)",
+    )
+    mode: Literal["max", "min"] = setting("max", "whether more or less of the metric is better")
+    prune: bool = setting(True, "stop a trial whose evaluations are worse than the median of the others")
+    seed: int = setting(0, "seed of the proposals", ge=0)
+    retries: int = setting(1, "further attempts at a trial that crashed", ge=0)
+    output_dir: str | None = setting(None, "directory of the search; null = runs/ and the name of the file")
+
+    @classmethod
+    def further_mistakes(cls, values: Mapping[str, object]) -> list[str]:
+        space, base = values.get("space"), values.get("base")
+        if not isinstance(space, Mapping):
+            return []
+        if not space:
+            return ["space must name at least one setting, got {}"]
+        lines: list[str] = []
+        for key, given in space.items():
+            try:
+                parameter = parse_parameter(key, given)
+            except ConfigError as error:
+                lines += str(error).splitlines()
+                continue
+            if isinstance(base, str | Mapping):
+                lines += [line for value in parameter.extremes for line in _mistakes_with(base, key, value)]
+        return list(dict.fromkeys(lines))
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        return {key: parse_parameter(key, given) for key, given in self.space.items()}
+
+
+def load_tune_config(source: str | os.PathLike[str]) -> TuneConfig:
+    """Read a search file, or a packaged one by its name."""
+    return TuneConfig.build(read_study(source, "tune", TuneConfig.model_fields))
+
+
+def parse_parameter(key: str, given: Any) -> Parameter:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"space.{key} must be a mapping such as {{low: 0, high: 1}}, got {shown(given)}")
+    return Parameter.build(given, where=f"space.{key}")
+
+
+def _mistakes_with(base: str | Mapping[str, object], key: str, value: object) -> list[str]:
+    """A value the algorithm would refuse is found before the first trial, not in the tenth."""
+    try:
+        parse_config(apply_overrides(base, {key: value}))
+    except ConfigError as error:
+        return str(error).splitlines()
+    return []
 
 
 @dataclass(frozen=True)
@@ -65,16 +151,16 @@ def run_tune(
     settings = with_metric(load_tune_config(source))
     folder = Path(output_dir or settings.output_dir or Path("runs") / f"tune-{Path(source).stem}")
     folder = Path(os.path.abspath(folder.expanduser()))
-    with claim(folder / "study", patience=0.0):
+    with lock_run(folder / "study", patience=0.0):
         study = open_study(folder, settings)
+        refuse_other_aim(study, settings, folder)
         search = Search(study, settings, folder, report)
-        target = partial(work, str(folder), settings.metric, settings.mode, settings.prune)
         stopped = run_local(
             search.tasks(),
             workers=worker_count(workers),
             retries=settings.retries,
             log_dir=folder / "logs",
-            target=target,
+            callbacks_of=partial(pruning, str(folder), settings.metric, settings.prune),
             ended=search.judge,
         )
         return search.result(stopped)
@@ -83,6 +169,8 @@ def run_tune(
 def with_metric(settings: TuneConfig) -> TuneConfig:
     """The settings with the metric that decides; trials that are judged are all judged alike."""
     base = parse_config(apply_overrides(settings.base, {}))
+    if base.seeds is not None:
+        raise ConfigError(f"base must have one seed, a trial is one run, got seeds {list(base.seeds)}")
     metric = chosen_metric(settings.metric, {"base": base}, may_be_none=False)
     varied = [key for key in settings.space if key.rpartition(".")[2] in ALIKE]
     if is_estimated(metric) and varied:
@@ -97,7 +185,6 @@ class Search:
         self, study: optuna.Study, settings: TuneConfig, folder: Path, report: Callable[[str], None]
     ) -> None:
         self.study, self.settings, self.folder, self.report = study, settings, folder, report
-        self.numbers: dict[str, int] = {}
 
     def tasks(self) -> Iterator[Task]:
         """Trials that were cut off, then new ones; asked for one at a time, so that each knows the last."""
@@ -124,25 +211,23 @@ class Search:
         """Tell the study how a trial ended."""
         from optuna.trial import TrialState
 
-        number = self.numbers[task.name]
-        metrics = final_metrics(task.runs[0].run_dir)
-        value = metrics.get(self.settings.metric)
+        number, metrics = trial_number(task), final_metrics(task.runs[0].run_dir)
+        name, value = self.settings.metric, metrics.get(self.settings.metric)
+        state: TrialState | None = TrialState.FAIL
+        told = f"failed; see {self.folder / 'logs' / f'{task.name}.log'}"
         if metrics.get("stop_reason") == PRUNED:
-            self.study.tell(number, state=TrialState.PRUNED)
-            self.report(f"trial {number}: pruned at step {metrics.get('global_step')}")
+            state, told = TrialState.PRUNED, f"pruned at step {metrics.get('global_step')}"
+        elif self._refused(metrics):
+            told = f"refused by the judge, not counted. {metrics.get('judge_note')}"
         elif isinstance(value, int | float):
-            self.study.tell(number, value)
-            self.report(f"trial {number}: {self.settings.metric} {value:.6g}")
-        elif metrics.get("judge_verdict") == "refused":
-            self.study.tell(number, state=TrialState.FAIL)
-            self.report(f"trial {number}: not counted. {metrics.get('judge_note')}")
-        else:
-            self.study.tell(number, state=TrialState.FAIL)
-            self.report(f"trial {number}: failed; see {self.folder / 'logs' / f'{task.name}.log'}")
+            state, told = None, f"{name} {value:.6g}"  # the value decides: one that is NaN has failed
+            told += f", {metrics['judge_verdict']}" if is_estimated(name) else ""
+        self.study.tell(number, value if state is None else None, state=state)
+        self.report(f"trial {number}: {told}")
 
     def result(self, stopped: int | None) -> TuneResult:
         """Count the trials and write the best config."""
-        states = [trial.state.name.lower() for trial in self._trials()]
+        states = [self._state(trial) for trial in self._trials()]
         counts = {state: states.count(state) for state in sorted(set(states))}
         if "complete" not in counts:
             return TuneResult(self.folder, counts, None, {}, stopped)
@@ -152,26 +237,36 @@ class Search:
         write_text_atomic(self.folder / BEST_FILE, config_to_yaml(config))
         return TuneResult(self.folder, counts, best.value, overrides, stopped, self._level(best.number))
 
+    def _refused(self, metrics: Facts) -> bool:
+        return is_estimated(self.settings.metric) and metrics.get("judge_verdict") == "refused"
+
+    def _state(self, trial: optuna.trial.FrozenTrial) -> str:
+        """How a trial ended; Optuna counts one that the judge refused among those that failed."""
+        failed = trial.state.name == "FAIL"
+        return "refused" if failed and self._refused(self._metrics(trial)) else trial.state.name.lower()
+
+    def _metrics(self, trial: optuna.trial.FrozenTrial) -> Facts:
+        return final_metrics(self._task(trial.number, trial.params).runs[0].run_dir)
+
     def _level(self, best: int) -> tuple[int, ...]:
         """Trials whose estimated values are within noise of the best one's."""
         if not is_estimated(self.settings.metric):
             return ()
-        found = {}
-        for trial in self._trials():
-            run = self._task(trial.number, trial.params).runs[0]
-            if (value := estimate_of([final_metrics(run.run_dir)])) is not None:
-                found[trial.number] = value
-        return tuple(n for n in found if n != best and within_noise(found[best], found[n]))
+        found = {
+            trial.number: judged
+            for trial in self._trials()
+            if (judged := candidate_of([self._metrics(trial)])) is not None and not judged.refused
+        }
+        return tuple(n for n in found if n != best and not clearly_above(found[best], found[n]))
 
     def _task(self, number: int, params: Facts) -> Task:
-        folder = self.folder / f"trial-{number}"
+        name = f"{TRIAL}{number}"
+        folder = self.folder / name
         values = apply_overrides(self.settings.base, self._overrides(params))
-        config: TrainConfig = parse_config({**values, "output_dir": str(folder), "seeds": None})
+        config = parse_config({**values, "output_dir": str(folder), "seeds": None})
         if is_estimated(self.settings.metric):
             config = judged(config)
-        name = f"trial-{number}"
-        self.numbers[name] = number
-        return Task((SweepRun(name, config, folder / directory_name(run_name(config))),))
+        return Task((SweepRun.inside(folder, name, config),))
 
     def _overrides(self, params: Facts) -> State:
         """What Optuna stored, as config values."""
@@ -205,22 +300,17 @@ class PruneByEvaluation(Callback):
             run.request_stop(PRUNED)
 
 
-def work(folder: str, metric: str, mode: str, prune: bool, task: str, log_file: str) -> None:
-    """Body of a worker process."""
-    become_worker(log_file)
+def trial_number(task: Task) -> int:
+    return int(task.name.removeprefix(TRIAL))
+
+
+def pruning(folder: str, metric: str, prune: bool, task: Task) -> list[Callback]:
+    """What a worker process trains a trial with."""
     import optuna
 
-    from rl_training.sweeps.worker import perform
-
     study = optuna.load_study(study_name="tune", storage=storage_url(Path(folder)), pruner=median_pruner())
-    run = Task.from_json(task)
-    number = int(run.name.removeprefix("trial-"))
-    frozen = study.get_trials(deepcopy=False)[number]
-    trial = optuna.Trial(study, frozen._trial_id)
-    try:
-        perform(run, [PruneByEvaluation(study, trial, metric, prune)])
-    except UserError as problem:
-        raise SystemExit(f"error: {problem}") from None
+    frozen = study.get_trials(deepcopy=False)[trial_number(task)]
+    return [PruneByEvaluation(study, optuna.Trial(study, frozen._trial_id), metric, prune)]
 
 
 def open_study(folder: Path, settings: TuneConfig) -> optuna.Study:
@@ -241,6 +331,17 @@ def open_study(folder: Path, settings: TuneConfig) -> optuna.Study:
     # Another seed for every call: a search that goes on must not propose its first points again.
     study.sampler = optuna.samplers.TPESampler(seed=settings.seed + known)
     return study
+
+
+def refuse_other_aim(study: optuna.Study, settings: TuneConfig, folder: Path) -> None:
+    """Trials of one search are compared by one number: a study keeps what it began with."""
+    for name, wanted in (("metric", settings.metric), ("mode", settings.mode)):
+        then = study.user_attrs.get(name, wanted)
+        if then != wanted:
+            raise ConfigError(
+                f"{name} must stay {then} in {folder}, got {wanted}; give another output_dir to search anew"
+            )
+        study.set_user_attr(name, wanted)
 
 
 def storage_url(folder: Path) -> str:

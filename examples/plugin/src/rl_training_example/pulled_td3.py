@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import Recipe, losses
-from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, Losses, Noise, NoiseShapes
+from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, MetricTensors, Noise, NoiseShapes
 from rl_training.config import setting
-from rl_training.config.data_fields import OfflineFields
+from rl_training.config.data import OfflineFields
 from rl_training.models import MLPTD3Model
 from rl_training.models.actors import DeterministicTanh
-from rl_training.models.critics import QEnsemble
-from rl_training.models.network_settings import NetworkConfig
+from rl_training.models.networks import NetworkConfig
 
 
 class PulledTD3Config(LearnerConfig):
@@ -38,15 +37,13 @@ class PulledTD3(Learner):
     config_class = PulledTD3Config
     config: PulledTD3Config
     needs = frozenset({"next_actions"})
+    delayed_metrics = ("actor_loss",)
 
     def setup(self) -> None:
         self.actor = self.part("actor", DeterministicTanh)
-        self.critic = self.part("critic", QEnsemble)
         self.target_actor = self.add_target("actor", self.actor)
-        self.target_critic = self.add_target("critic", self.critic)
-        self.add_optimizer("critic", self.critic.parameters(), "critic")
+        self.critic, self.target_critic = self.add_critic()
         self.add_optimizer("actor", self.actor.parameters(), "actor")
-        self.last_metrics = {"actor_loss": torch.zeros((), device=self.device)}
 
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
         return {"next": ("normal", (batch_size, self.model.action_dim))}
@@ -54,7 +51,7 @@ class PulledTD3(Learner):
     def stage(self) -> str:
         return "full" if (self.updates + 1) % self.config.policy_delay == 0 else "critic"
 
-    def step(self, batch: Batch, noise: Noise, stage: str) -> Losses:
+    def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
         with torch.no_grad():
             target = self.value_target(batch, noise)
         critic_loss = losses.critic_mse(self.critic(batch["obs"], batch["actions"]), target)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_training.config.data_fields import DatasetSource
+from rl_training.config.data import DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.data import DataInfo
-from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.formats import Format, has_ending
+from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target
 
 

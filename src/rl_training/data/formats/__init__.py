@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rl_training.config.data_fields import DatasetSource
-from rl_training.config.data_kinds import BUILTIN_FORMATS, FORMAT_GROUP, add_format_name, format_names
+from rl_training.config.data import AUTO, FORMATS, TABLE_FIELDS, DatasetSource
 from rl_training.core.errors import DataError
-from rl_training.core.registry import Registry
-
-if TYPE_CHECKING:
-    from rl_training.data.episode_log import EpisodeLog
-    from rl_training.data.reading import Target
+from rl_training.data.log import EpisodeLog
+from rl_training.data.reading import Target
 
 
 @dataclass(frozen=True)
@@ -25,7 +21,8 @@ class Format:
     it returns `EpisodeLog.build(columns, info=DataInfo(source=…))` and raises `DataError` with one line that
     names file, row and column. The others are optional: `recognise` says, quickly and without raising,
     whether a path holds this format (`dataset_kind: auto`), `write` makes a file that `read` reads back
-    without loss, `keys` lists what a file holds (a conversion names what it leaves out).
+    without loss, `keys` lists what a file holds (a conversion names what it leaves out). `table_fields` are
+    those fields of tables (`columns`, `max_gap` …) that `read` heeds, by default all; others are refused.
     """
 
     read: Callable[[DatasetSource, Target], EpisodeLog]
@@ -33,9 +30,8 @@ class Format:
     recognise: Callable[[Path], bool] | None = None
     write: Callable[[EpisodeLog, Path], None] | None = None
     keys: Callable[[Path], list[str]] | None = None
+    table_fields: tuple[str, ...] = TABLE_FIELDS
 
-
-FORMATS: Registry[Format] = Registry("dataset_kind", FORMAT_GROUP, BUILTIN_FORMATS)
 
 GENERAL = ("minari", "hdf5", "npz", "parquet", "feather", "jsonl", "csv", "table")
 """Formats that take whatever has their ending; every other one is asked first."""
@@ -46,37 +42,109 @@ def register_format(name: str, format: Format) -> None:
     if not isinstance(format, Format):
         raise DataError(f"register_format needs a Format, got {type(format).__name__}")
     FORMATS.register(name, format)
-    add_format_name(name)
+
+
+def get_format(name: str) -> Format:
+    """The format of that name, built in, registered, or offered by an installed package."""
+    format = FORMATS.get(name)
+    if not isinstance(format, Format):
+        raise DataError(f"dataset_kind {name!r} must be a Format, got {type(format).__name__}")
+    return format
+
+
+def resolve_kind(kind: str, source: DatasetSource) -> str:
+    """`kind`, or the format that is recognised at the place of `source`."""
+    if kind != AUTO:
+        return kind
+    if source.dataset_id is not None:
+        return "minari"
+    if source.dataset_path is None:
+        raise DataError("dataset_path (or dataset_id) is required by dataset_kind 'auto'")
+    return recognised_format(Path(source.dataset_path))
+
+
+def read_source(kind: str, source: DatasetSource, target: Target | None = None) -> EpisodeLog:
+    """Read and check every row of a dataset, before any is dropped; what `read` would ignore is refused."""
+    kind = resolve_kind(kind, source)
+    format = get_format(kind)
+    if kind != "minari" and source.dataset_path is None:
+        raise DataError(f"dataset_path is required by dataset_kind '{kind}'")
+    for name in TABLE_FIELDS:
+        default = DatasetSource.model_fields[name].default
+        if name not in format.table_fields and getattr(source, name) != default:
+            raise DataError(f"{name} is not used by dataset_kind '{kind}': leave it out")
+    return format.read(source, target or Target())
 
 
 def recognised_format(path: Path) -> str:
     """The name of the format of a file, folder or pattern."""
-    names = format_names()
+    _refuse_address(path)
+    names = FORMATS.names()
     for name in (*(name for name in names if name not in GENERAL), *GENERAL):
-        recognise = FORMATS.get(name).recognise
+        recognise = get_format(name).recognise
         if recognise is not None and recognise(path):
             return name
+    what, remedy = _FOREIGN.get(path.suffix.lower(), ("", ""))
     if not path.exists():
-        pattern = any(sign in str(path) for sign in "*?[")
-        what = (
-            "no file matches this pattern, or none of a known format" if pattern else "no such file or folder"
-        )
-        raise DataError(f"{path}: {what}")
+        if any(sign in str(path) for sign in "*?["):
+            raise DataError(f"{path}: no file matches this pattern, or none of a known format")
+        hint = f"; it would be {what}, which is not read: {remedy}" if what else ""
+        hint = hint or "; give a file, a folder, a pattern in quotes, or the id of a Minari dataset (NAME-v0)"
+        raise DataError(f"{path}: no such file or folder{hint}")
+    if what:
+        raise DataError(f"{path}: is {what}, which is not read; {remedy}")
     raise DataError(
         f"{path}: no known format; its ending must be one of {', '.join(known_suffixes())}, or dataset_kind "
         f"must say which of {', '.join(names)} it is"
     )
 
 
+_SHEET = "save the sheet with the log as CSV and give that file"
+_QUERY = "export the rows of the log, in the order of time, to a CSV or Parquet file and give that file"
+_FOREIGN = {
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm"), ("an Excel workbook", _SHEET)),
+    ".ods": ("a spreadsheet", _SHEET),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3", ".duckdb", ".mdb", ".accdb"), ("a database", _QUERY)),
+    **dict.fromkeys((".mcap", ".bag", ".db3"), ("a ROS bag", "convert it to a table with a row per step")),
+    ".mat": ("a MATLAB file", "write its arrays as CSV (writetable) or with numpy.savez and give that"),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z"), ("an archive", "unpack it and give the folder")),
+}
+"""Endings of files that people have and that are not read: what they are, and what to do."""
+
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/")
+_DATABASES = (
+    "postgres",
+    "mysql",
+    "mariadb",
+    "sqlite",
+    "mssql",
+    "oracle",
+    "duckdb",
+    "influx",
+    "mongodb",
+    "odbc",
+)
+
+
+def _refuse_address(path: Path) -> None:
+    """Say of an address what it is, without the passwords that may stand in it."""
+    match = _ADDRESS.match(str(path).lower())
+    if match is None or path.exists():
+        return
+    if match[1].startswith(_DATABASES):
+        raise DataError(f"{match[1]}://…: is the address of a database, which is not read; {_QUERY}")
+    raise DataError(f"{match[1]}://…: is an address; nothing is downloaded: fetch the file and give its path")
+
+
 def known_suffixes() -> list[str]:
     """Endings of all formats, in the order of the registry."""
-    return list(dict.fromkeys(suffix for name in format_names() for suffix in FORMATS.get(name).suffixes))
+    return list(dict.fromkeys(suffix for name in FORMATS.names() for suffix in get_format(name).suffixes))
 
 
 def format_of_ending(path: Path) -> str | None:
     """The writable format that the ending of a file names."""
-    for name in format_names():
-        format = FORMATS.get(name)
+    for name in FORMATS.names():
+        format = get_format(name)
         if format.write is not None and path.suffix.lower() in format.suffixes:
             return name
     return None

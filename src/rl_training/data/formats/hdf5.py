@@ -1,24 +1,76 @@
-"""HDF5: D4RL files of both styles, d3rlpy's version-1 files, and the ones written here."""
+"""Opening HDF5 files from strangers: nothing in them may lead out of them, or claim more than it holds."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from rl_training.config.data_fields import DatasetSource
+from rl_training.config.data import DatasetSource
 from rl_training.core.errors import DataError
-from rl_training.data.data_info import DataInfo
-from rl_training.data.episode_log import EpisodeLog
-from rl_training.data.episodes import Array
-from rl_training.data.field_names import INFO_KEYS, WRITTEN_NAMES, resolve_names
+from rl_training.core.types import Array
+from rl_training.data.fields import resolve_names
 from rl_training.data.formats import Format, has_ending
-from rl_training.data.hdf5_files import open_hdf5
-from rl_training.data.reading import Target, file_of
-from rl_training.data.validation import check_numeric
-from rl_training.data.writing import log_columns
+from rl_training.data.info import INFO_KEYS, DataInfo
+from rl_training.data.log import EpisodeLog
+from rl_training.data.reading import Target, check_numeric, file_of, reading, refuse_false_size
+
+HDF5_PROBLEMS = (RuntimeError, KeyError, ValueError, TypeError, SystemError, OverflowError)
+"""What h5py raises, beside OSError, on damaged bytes."""
+
+MANY_PIECES = 10_000
+"""Pieces of an array that may be missing from a file; beyond that each must hold a byte at least."""
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Any]:
+    """The file, once every link in it is known to stay inside and every array to lie there."""
+    with reading(path, "HDF5", *HDF5_PROBLEMS), h5py.File(path, "r") as file:
+        check_inside(file, path)
+        yield file
+
+
+def check_inside(file: Any, path: Path) -> None:
+    """Refuse links to other files, links to nothing, and arrays whose numbers lie elsewhere."""
+    links: list[tuple[str, Any]] = []
+    file.visititems_links(lambda name, link: links.append((name, link)))  # an error inside would be lost
+    for name, link in links:
+        if isinstance(link, h5py.ExternalLink):
+            raise DataError(f"{path}: {name} is a link into another file ({link.filename}), which is refused")
+        if isinstance(link, h5py.SoftLink):
+            _check_soft(file, path, name, link.path)
+        elif isinstance(stored := file[name], h5py.Dataset):
+            _check_array(stored, path, name)
+
+
+def _check_soft(file: Any, path: Path, name: str, target: str) -> None:
+    """A link inside the file must arrive, by hard links alone."""
+    start = "/" if target.startswith("/") else name.rpartition("/")[0]
+    place = file[start] if start not in ("", "/") else file
+    for step in filter(None, target.split("/")):
+        link = place.get(step, getlink=True) if isinstance(place, h5py.Group) else None
+        if not isinstance(link, h5py.HardLink):
+            raise DataError(f"{path}: {name} is a link to {target}, which leads nowhere inside the file")
+        place = place[step]
+
+
+def _check_array(stored: Any, path: Path, name: str) -> None:
+    if stored.external or stored.is_virtual:
+        raise DataError(f"{path}: {name} keeps its numbers in another file, which is refused")
+    if stored.shape:
+        held = stored.id.get_storage_size()
+        refuse_false_size(path, name, stored.nbytes, held)
+        pieces = math.prod(map(math.ceil, np.divide(stored.shape, stored.chunks))) if stored.chunks else 0
+        if pieces > MANY_PIECES + held:  # each would be looked for in vain
+            raise DataError(
+                f"{path}: {name} claims to lie in {pieces} pieces but stores {held} bytes; the file is "
+                "damaged or not meant well"
+            )
 
 
 def read_hdf5(source: DatasetSource, target: Target) -> EpisodeLog:
@@ -27,7 +79,8 @@ def read_hdf5(source: DatasetSource, target: Target) -> EpisodeLog:
     with open_hdf5(path) as file:
         if "episode_0" in file:
             raise DataError(
-                f"{path}: this is the data file of a Minari dataset; use dataset_kind minari with its id"
+                f"{path}: this is the data file of a Minari dataset; use dataset_kind minari with its id, or "
+                "give its folder"
             )
         # an open array keeps its chunk cache, so each is opened only while it is read
         arrays = [name for name in file if isinstance(file[name], h5py.Dataset) and file[name].shape]
@@ -46,9 +99,9 @@ def hdf5_keys(path: Path) -> list[str]:
 def write_hdf5(log: EpisodeLog, path: Path) -> None:
     """Write the columns of a log compressed, with what is known about them as attributes."""
     with h5py.File(path, "w") as file:
-        for field, values in log_columns(log).items():
+        for name, values in log.written_columns.items():
             file.create_dataset(
-                WRITTEN_NAMES[field],
+                name,
                 data=values,
                 chunks=True,
                 compression="gzip",
@@ -85,4 +138,5 @@ HDF5 = Format(
     recognise=has_ending(".hdf5", ".h5"),
     write=write_hdf5,
     keys=hdf5_keys,
+    table_fields=(),
 )

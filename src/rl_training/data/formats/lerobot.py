@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.config.data_fields import ColumnsConfig, DatasetSource
-from rl_training.config.limits import MAX_WIDTH
+from rl_training.config.data import ColumnsConfig, DatasetSource
 from rl_training.core.errors import DataError
-from rl_training.core.facts import FactsProblem, fact, read_facts
-from rl_training.core.json_text import parse_json
-from rl_training.data.data_info import DataInfo
-from rl_training.data.episode_log import EpisodeLog
+from rl_training.core.files import parse_json
+from rl_training.core.schema import MAX_WIDTH, SchemaProblem, fact, read_facts
 from rl_training.data.formats import Format
-from rl_training.data.reading import Target, file_of
-from rl_training.data.tables.assembling import read_rows
+from rl_training.data.info import DataInfo
+from rl_training.data.log import EpisodeLog
+from rl_training.data.reading import Target, file_of, files_below, refuse_outside
+from rl_training.data.tables.build import read_rows
 from rl_training.data.tables.files import import_pyarrow
-from rl_training.data.tables.opening import TableFile, open_table
+from rl_training.data.tables.read import TableFile, open_table
 
 INFO_FILE = Path("meta") / "info.json"
 STATE, ACTION, REWARD = "observation.state", "action", "next.reward"
@@ -66,11 +65,12 @@ def read_lerobot(source: DatasetSource, target: Target) -> EpisodeLog:
     """Read the frames of a dataset folder; `columns.observations` chooses other features than the state."""
     folder = file_of(source)
     info = _info(folder)
-    files = sorted((folder / "data").rglob("*.parquet"))
+    data = folder / "data"
+    files = [file for file in files_below(folder) if file.suffix == ".parquet" and data in file.parents]
     if not files:
         raise DataError(f"{folder}: has no data/*/*.parquet files")
     tables = [open_table(file, source, kind="parquet") for file in files]
-    columns = _columns(source.columns, info.features, tables[0].names, folder)
+    columns = _columns(source.columns, tables[0].names, folder)
     split = columns.terminated == DONE and columns.truncated == TRUNCATED
     rows = sum(table.rows for table in tables)
     log = read_rows(
@@ -79,7 +79,11 @@ def read_lerobot(source: DatasetSource, target: Target) -> EpisodeLog:
         target,
         source=str(folder),
         capacity=rows,
-        info=_data_info(folder, info.features, columns),
+        info=DataInfo(
+            source=str(folder),
+            observation_names=_feature_names(folder, info.features, columns.observations),
+            action_names=_feature_names(folder, info.features, columns.actions),
+        ),
     )
     if info.total_frames not in (None, rows):
         raise DataError(
@@ -97,17 +101,18 @@ def is_lerobot(path: Path) -> bool:
 
 
 def _info(folder: Path) -> LeRobotFacts:
+    refuse_outside(folder, folder / INFO_FILE)
     try:
         info = parse_json((folder / INFO_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise DataError(f"{folder}: {INFO_FILE} cannot be read ({problem})") from None
     try:
         return read_facts(LeRobotFacts, info, others=True)
-    except FactsProblem as problem:
+    except SchemaProblem as problem:
         raise DataError(f"{folder}: {INFO_FILE} cannot be used: {problem}") from None
 
 
-def _columns(given: ColumnsConfig, features: Any, names: tuple[str, ...], folder: Path) -> ColumnsConfig:
+def _columns(given: ColumnsConfig, names: tuple[str, ...], folder: Path) -> ColumnsConfig:
     observations = given.observations or (STATE,)
     vectors = [name for name in names if name.startswith("observation")]
     for name in observations:
@@ -127,14 +132,6 @@ def _columns(given: ColumnsConfig, features: Any, names: tuple[str, ...], folder
         recorded = {key: name for key, name in recorded.items() if key not in ("terminated", "truncated")}
     found = {key: name for key, name in recorded.items() if getattr(given, key) is None and name in names}
     return given.replace(observations=list(observations), actions=list(given.actions or (ACTION,)), **found)
-
-
-def _data_info(folder: Path, features: Any, columns: ColumnsConfig) -> DataInfo:
-    return DataInfo(
-        source=str(folder),
-        observation_names=_feature_names(folder, features, columns.observations),
-        action_names=_feature_names(folder, features, columns.actions),
-    )
 
 
 def _feature_names(folder: Path, features: Any, chosen: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -1,25 +1,100 @@
-"""Minari datasets on this machine: whole episodes with T + 1 observations each."""
+"""What the metadata of a Minari dataset may say, checked before Minari acts on it.
+
+Minari makes the environment that `env_spec` describes, whatever module that is in, where the metadata lacks a
+space; so both must be there.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rl_training.config.data_fields import DatasetSource
-from rl_training.core.errors import DataError
-from rl_training.core.extras import install_hint
-from rl_training.core.json_text import parse_json
+from rl_training.config.data import DatasetSource
+from rl_training.core.errors import DataError, install_hint
+from rl_training.core.files import parse_json
+from rl_training.core.schema import MAX_WIDTH, SchemaProblem, fact, read_facts
 from rl_training.core.spaces import Spaces
-from rl_training.data.data_info import DataInfo, ReferenceReturns
-from rl_training.data.episode_log import EpisodeLog
-from rl_training.data.episodes import Array
+from rl_training.core.types import Array
+from rl_training.data.episodes import broken_successions, episode_lengths
+from rl_training.data.fields import all_fields
 from rl_training.data.formats import Format
-from rl_training.data.formats.minari_facts import MinariFacts, read_minari_facts
-from rl_training.data.hdf5_files import HDF5_PROBLEMS, open_hdf5
-from rl_training.data.reading import Target
-from rl_training.data.validation import check_numeric
+from rl_training.data.formats.hdf5 import HDF5_PROBLEMS, open_hdf5
+from rl_training.data.info import DataInfo, ReferenceReturns
+from rl_training.data.log import EpisodeLog
+from rl_training.data.reading import Target, check_numeric, files_below
+
+METADATA_FILE = "metadata.json"
+
+
+@dataclass(frozen=True)
+class OwnFacts:
+    """What conversions of ours keep there."""
+
+    env_id: str | None = None
+    successors: str | None = None
+    rows: int | None = fact(None, least=0)
+    reference_source: str | None = None
+
+
+@dataclass(frozen=True)
+class MinariFacts:
+    """The entries that matter here; Minari and others write more."""
+
+    dataset_id: str
+    minari_version: str
+    data_format: str
+    total_episodes: int = fact(least=0)
+    total_steps: int = fact(least=0)
+    observation_space: str = fact()
+    action_space: str = fact()
+    env_spec: str | None = None
+    ref_min_score: float | None = None
+    ref_max_score: float | None = None
+    rl_training: OwnFacts | None = None
+
+    @property
+    def own(self) -> OwnFacts:
+        return self.rl_training or OwnFacts()
+
+
+@dataclass(frozen=True)
+class BoxFacts:
+    """A space as Minari writes it."""
+
+    type: str
+    shape: tuple[int, ...] = fact((), longest=8)
+    low: tuple[Any, ...] = ()
+    high: tuple[Any, ...] = ()
+
+
+def read_minari_facts(directory: Path, dataset_id: str) -> MinariFacts:
+    """The metadata in a dataset's `data` folder; whatever is wrong in it is one line."""
+    try:
+        facts = read_facts(MinariFacts, parse_json((directory / METADATA_FILE).read_bytes()), others=True)
+        for name, text in (("observations", facts.observation_space), ("actions", facts.action_space)):
+            _check_space(read_facts(BoxFacts, parse_json(text), others=True), name)
+    except FileNotFoundError:
+        raise DataError(f"{dataset_id}: has no {METADATA_FILE}") from None
+    except (OSError, ValueError, SchemaProblem) as problem:
+        raise DataError(f"{dataset_id}: {METADATA_FILE} cannot be used: {problem}") from None
+    return facts
+
+
+def _check_space(space: BoxFacts, name: str) -> None:
+    if space.type != "Box" or len(space.shape) != 1:
+        raise SchemaProblem(
+            f"{name} are {space.type} {space.shape or ''}, only flat vectors (Box) are supported"
+        )
+    (size,) = space.shape
+    if not 0 < size <= MAX_WIDTH or not len(space.low) == len(space.high) == size:
+        raise SchemaProblem(
+            f"the space of {name} must have a bound per number, 1 to {MAX_WIDTH} of them, got shape "
+            f"{space.shape} with {len(space.low)} and {len(space.high)} bounds"
+        )
+
 
 OWN_KEY = "rl_training"  # a field of `MinariFacts`
 """Metadata key under which conversions keep what Minari has no place for."""
@@ -29,19 +104,25 @@ INFO_PREFIX = "rl_training_"
 
 
 def read_minari(source: DatasetSource, target: Target) -> EpisodeLog:
-    """Read a local dataset episode by episode; its path is the folder of datasets (default: Minari's own)."""
-    if source.dataset_id is None:
-        raise DataError("dataset_id is required by dataset_kind 'minari'")
-    root = None if source.dataset_path is None else Path(source.dataset_path)
+    """Read a local dataset episode by episode."""
+    dataset_id, root = name_and_root(source)
     try:
-        return _read(source.dataset_id, root, target)
+        return _read(dataset_id, root, target)
     except DataError:
         raise
     except (OSError, *HDF5_PROBLEMS, AssertionError, ImportError, AttributeError, IndexError) as problem:
         text = " ".join(str(problem).split()) or type(problem).__name__
-        raise DataError(
-            f"{source.dataset_id}: cannot be read as a Minari dataset; it is damaged ({text})"
-        ) from None
+        raise DataError(f"{dataset_id}: cannot be read as a Minari dataset; it is damaged ({text})") from None
+
+
+def name_and_root(source: DatasetSource) -> tuple[str, Path | None]:
+    """The id and the folder of datasets (None: Minari's own); a path without an id is the dataset's own."""
+    if source.dataset_id is not None:
+        return source.dataset_id, None if source.dataset_path is None else Path(source.dataset_path)
+    if source.dataset_path is None:
+        raise DataError("dataset_id is required by dataset_kind 'minari'")
+    folder = Path(source.dataset_path).absolute()
+    return folder.name, folder.parent
 
 
 def _read(dataset_id: str, root: Path | None, target: Target) -> EpisodeLog:
@@ -95,9 +176,8 @@ def _with_infos(
     piece: dict[str, Array], infos: dict[str, Any], obs: Array, with_successors: bool
 ) -> dict[str, Array]:
     """Add optional fields, and the last step whose successor was never recorded, from our `infos`."""
-    for field in ("next_actions", "returns_to_go"):
-        if INFO_PREFIX + field in infos:
-            piece[field] = np.asarray(infos[INFO_PREFIX + field])[:-1]
+    further = [field.name for field in all_fields() if INFO_PREFIX + field.name in infos]
+    piece |= {name: np.asarray(infos[INFO_PREFIX + name])[:-1] for name in further}
     if with_successors or not bool(np.asarray(infos.get(INFO_PREFIX + "unfinished", [False]))[-1]):
         return piece
     last = {name: np.asarray(infos[INFO_PREFIX + name])[-1:] for name in ("action", "reward")}
@@ -107,9 +187,7 @@ def _with_infos(
         "truncated": np.ones(1, bool),
         "episode_ends": np.ones(1, bool),
     }
-    for field in ("next_actions", "returns_to_go"):
-        if field in piece:
-            extra[field] = np.asarray(infos[INFO_PREFIX + field])[-1:]
+    extra |= {name: np.asarray(infos[INFO_PREFIX + name])[-1:] for name in further}
     for flag in ("truncated", "episode_ends"):
         piece[flag] = np.zeros_like(piece[flag])
     return {name: np.concatenate([values, extra[name]]) for name, values in piece.items()}
@@ -155,6 +233,7 @@ def dataset_directory(dataset_id: str, root: Path | None) -> Path:
             f"dataset_id must name a Minari dataset in {folder}, got {dataset_id!r}; installed: {listed} "
             f"(download one with: minari download {dataset_id})"
         )
+    files_below(folder / dataset_id)  # refuses links that lead out of it
     return folder / dataset_id / "data"
 
 
@@ -187,4 +266,127 @@ def import_minari() -> Any:
     return minari
 
 
-MINARI = Format(read=read_minari)
+def is_minari(path: Path) -> bool:
+    """The folder of one dataset, as Minari downloads and writes it."""
+    return (path / "data" / "metadata.json").is_file()
+
+
+MINARI = Format(read=read_minari, recognise=is_minari, table_fields=())
+
+
+def write_minari(log: EpisodeLog, dataset_id: str, folder: Path) -> None:
+    """Write the data directory of `dataset_id` into `folder`.
+
+    Minari wants one observation more than steps. The last row of a timed-out episode without a recorded
+    successor is therefore no step there: its action and reward go to the `infos` of its observation, so that
+    no false transition is written and reading it back loses nothing.
+    """
+    minari = import_minari()
+    from minari.dataset.minari_storage import MinariStorage
+
+    spaces = log.info.spaces
+    if spaces is None:
+        raise DataError(
+            f"{log.info.source}: a Minari dataset states its action bounds, which this data does not carry; "
+            "give --action-low and --action-high (or --env-id)"
+        )
+    _check_episodes(log)
+    observation_space, action_space = _gym_spaces(spaces, log)
+    storage = MinariStorage.new(
+        folder.resolve(),  # Minari looks for its files in the wrong place when the path is relative
+        observation_space=observation_space,
+        action_space=action_space,
+        env_spec=_env_spec(log.info.env_id),
+        jpeg_encoding=False,
+    )
+    episodes = _episodes(log)
+    storage.update_metadata(_metadata(log, dataset_id, minari.__version__, episodes))
+    storage.update_episodes(minari.data_collector.EpisodeBuffer(**episode) for episode in episodes)
+
+
+def _check_episodes(log: EpisodeLog) -> None:
+    if log.next_obs is None:
+        return
+    broken = broken_successions(log.obs, log.next_obs)
+    torn = broken[~log.ends[broken]]
+    if len(torn):
+        raise DataError(
+            f"{log.info.source}: row {int(torn[0])} is not followed by its next observation, so its episodes "
+            "cannot be written for Minari; choose hdf5, npz or parquet"
+        )
+
+
+def _episodes(log: EpisodeLog) -> list[dict[str, Any]]:
+    stops = np.flatnonzero(log.ends) + 1
+    ranges = zip(stops - episode_lengths(log.ends), stops, strict=True)
+    found = [_episode_arrays(log, slice(int(start), int(stop))) for start, stop in ranges]
+    return [episode for episode in found if len(episode["rewards"])]
+
+
+def _episode_arrays(log: EpisodeLog, rows: slice) -> dict[str, Any]:
+    obs, last = log.obs[rows], rows.stop - 1
+    unfinished = log.next_obs is None and not log.terminated[last]
+    steps = slice(rows.start, last) if unfinished else rows
+    if log.next_obs is not None:
+        obs = np.concatenate([obs, log.next_obs[last : last + 1]])
+    elif not unfinished:
+        obs = np.concatenate([obs, obs[-1:]])  # stands in for a successor that a terminal row does not need
+    truncated = log.truncated[steps].copy()
+    truncated[-1:] |= unfinished
+    return {
+        "observations": obs,
+        "actions": _matrix(log.actions[steps]),
+        "rewards": log.rewards[steps],
+        "terminations": log.terminated[steps],
+        "truncations": truncated,
+        "infos": _infos(log, rows, unfinished) or None,
+    }
+
+
+def _infos(log: EpisodeLog, rows: slice, unfinished: bool) -> dict[str, Array]:
+    """One entry per observation. Fields beyond Minari's own, and the row without a successor."""
+    steps = {name: values[rows] for name, values in log.further.items()}
+    if log.next_obs is None:
+        steps |= {"action": _matrix(log.actions[rows]), "reward": log.rewards[rows]}
+        steps["unfinished"] = np.arange(rows.start, rows.stop) == (rows.stop - 1 if unfinished else -1)
+    if not unfinished:  # there is one observation more than steps
+        steps = {name: np.concatenate([values, values[-1:]]) for name, values in steps.items()}
+    return {INFO_PREFIX + name: values for name, values in steps.items()}
+
+
+def _metadata(
+    log: EpisodeLog, dataset_id: str, version: str, episodes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    own: dict[str, Any] = {"env_id": log.info.env_id}
+    if log.next_obs is None:
+        unfinished = (episode["infos"][INFO_PREFIX + "unfinished"][-1] for episode in episodes)
+        own["successors"] = "next_row"
+        own["rows"] = sum(len(episode["rewards"]) for episode in episodes) + int(sum(unfinished))
+    metadata: dict[str, Any] = {"dataset_id": dataset_id, "minari_version": version, OWN_KEY: own}
+    if log.info.reference is not None:
+        own["reference_source"] = log.info.reference.source
+        metadata["ref_min_score"] = log.info.reference.minimum
+        metadata["ref_max_score"] = log.info.reference.maximum
+    return metadata
+
+
+def _gym_spaces(spaces: Spaces, log: EpisodeLog) -> tuple[Any, Any]:
+    from gymnasium.spaces import Box
+
+    low, high = (np.array(bound, dtype=np.float64) for bound in (spaces.action_low, spaces.action_high))
+    width = log.obs.shape[1] if log.obs.ndim > 1 else 1
+    observation = Box(-np.inf, np.inf, (width,), dtype=log.obs.dtype.type)
+    return observation, Box(
+        low.astype(log.actions.dtype), high.astype(log.actions.dtype), dtype=log.actions.dtype.type
+    )
+
+
+def _env_spec(env_id: str | None) -> Any:
+    """Gymnasium's description of the environment, where it is registered here."""
+    import gymnasium
+
+    return None if env_id is None else gymnasium.registry.get(env_id)
+
+
+def _matrix(actions: Array) -> Array:
+    return actions if actions.ndim > 1 else actions[:, None]

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_training.config.data_fields import DatasetSource
+from rl_training.config.data import DatasetSource
 from rl_training.core.errors import DataError
-from rl_training.data.data_info import DataInfo
-from rl_training.data.episode_log import EpisodeLog
 from rl_training.data.episodes import episode_starts
 from rl_training.data.formats import Format
-from rl_training.data.npz_files import (
+from rl_training.data.formats.npz import (
     member_names,
     npz_names,
     open_npz,
     read_member,
+    require_members,
     stored_info,
     write_arrays,
 )
-from rl_training.data.reading import Target, file_of
-from rl_training.data.validation import as_flags
-from rl_training.data.writing import refuse_loss
+from rl_training.data.info import DataInfo
+from rl_training.data.log import EpisodeLog
+from rl_training.data.reading import Target, as_flags, file_of
+from rl_training.data.write import refuse_loss
 
 KEYS = {"obs": "obs", "actions": "action", "rewards": "reward", "next_obs": "next_obs", "dones": "done"}
 TRUNCATED, INDEX = "truncated", "index"
@@ -33,11 +33,7 @@ def read_neorl2(source: DatasetSource, target: Target) -> EpisodeLog:
     path = file_of(source)
     with open_npz(path) as archive:
         names = member_names(archive)
-        missing = [name for name in (*KEYS.values(), INDEX) if name not in names]
-        if missing:
-            raise DataError(
-                f"{path}: missing key {missing[0]!r}; it has {', '.join(sorted(names)) or 'nothing'}"
-            )
+        require_members(names, (*KEYS.values(), INDEX), path)
         columns = {field: read_member(archive, name, field, path, target) for field, name in KEYS.items()}
         info = DataInfo.from_dict(str(path), stored_info(archive, path))
         firsts = read_member(archive, INDEX, "episode_ids", path, target).reshape(-1)
@@ -67,4 +63,4 @@ def write_neorl2(log: EpisodeLog, path: Path) -> None:
     write_arrays(path, rows, log.info)
 
 
-NEORL2 = Format(read=read_neorl2, recognise=is_neorl2, write=write_neorl2)
+NEORL2 = Format(read=read_neorl2, recognise=is_neorl2, write=write_neorl2, table_fields=())

@@ -2,16 +2,133 @@
 
 from __future__ import annotations
 
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
-from rl_training.config.data_fields import DatasetSource
-from rl_training.data.data_info import DataInfo
-from rl_training.data.episode_log import EpisodeLog
-from rl_training.data.field_names import WRITTEN_NAMES, resolve_names
+import numpy as np
+
+from rl_training.config.data import DatasetSource
+from rl_training.core.errors import DataError
+from rl_training.core.types import Array, State
+from rl_training.data.fields import resolve_names
 from rl_training.data.formats import Format, has_ending
-from rl_training.data.npz_files import member_names, open_npz, read_member, stored_info, write_arrays
-from rl_training.data.reading import Target, file_of
-from rl_training.data.writing import log_columns
+from rl_training.data.info import INFO_KEYS, DataInfo
+from rl_training.data.log import EpisodeLog
+from rl_training.data.reading import CHUNK_ROWS, Target, check_numeric, file_of, reading, refuse_false_size
+
+ENDING = ".npy"
+
+_PROBLEMS = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError),
+    *(ValueError, EOFError, NotImplementedError, RuntimeError, LookupError, OverflowError, TypeError),
+)
+"""What the zip and numpy readers raise on damaged bytes."""
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The archive; whatever is wrong with its bytes becomes one line."""
+    with reading(path, "NPZ", *_PROBLEMS), zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def read_member(archive: zipfile.ZipFile, name: str, field: str, path: Path, target: Target) -> Array:
+    """One array of the archive, put where `target` wants it, in pieces."""
+    size = archive.getinfo(name + ENDING).file_size
+    with open_member(archive, name, path) as member:
+        shape, in_columns, stored = _header(member, name, path)
+        if field != "episode_ids" or stored.kind == "O":
+            check_numeric(name, stored, str(path))
+        if not shape:
+            raise DataError(f"{path}: {name} must have one entry per row, got a single number")
+        if any(length < 0 for length in shape) or math.prod(shape) * stored.itemsize > size:
+            raise DataError(f"{path}: {name} claims the shape {shape} but holds only {size} bytes")
+        out = target.array(field, shape, stored)
+        if in_columns:
+            values = np.frombuffer(member.read(), dtype=stored)
+            out[...] = values.reshape(shape[::-1]).T
+            return out
+        per_row = stored.itemsize * int(np.prod(shape[1:]))
+        for start in range(0, shape[0], CHUNK_ROWS):
+            rows = min(CHUNK_ROWS, shape[0] - start)
+            piece = member.read(rows * per_row)
+            if len(piece) != rows * per_row:
+                raise DataError(
+                    f"{path}: {name} ends after row {start + len(piece) // max(1, per_row)} of {shape[0]}"
+                )
+            out[start : start + rows] = np.frombuffer(piece, dtype=stored).reshape(rows, *shape[1:])
+        return out
+
+
+def open_member(archive: zipfile.ZipFile, name: str, path: Path) -> IO[bytes]:
+    """One array's bytes, packed as numpy packs them: other ways can stand for a million times their size."""
+    found = archive.getinfo(name + ENDING)
+    if found.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(f"{path}: {name} is compressed in a way that numpy does not use, which is refused")
+    refuse_false_size(path, name, found.file_size, found.compress_size)
+    return archive.open(found)
+
+
+def member_names(archive: zipfile.ZipFile) -> list[str]:
+    """Names of the arrays."""
+    return [name.removesuffix(ENDING) for name in archive.namelist() if name.endswith(ENDING)]
+
+
+def _header(member: IO[bytes], name: str, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether stored column by column, and type, as the NPY format states them."""
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        shape, in_columns, stored = np.lib.format.read_array_header_1_0(member)
+    elif version == (2, 0):
+        shape, in_columns, stored = np.lib.format.read_array_header_2_0(member)
+    else:
+        raise DataError(
+            f"{path}: {name} is stored in NPY version {version}, only 1.0 and 2.0 hold plain numbers"
+        )
+    return shape, in_columns, stored
+
+
+def stored_info(archive: zipfile.ZipFile, path: Path) -> State:
+    """What a file written here says about itself."""
+    members = set(member_names(archive))
+    known: State = {}
+    for key in INFO_KEYS:
+        if key in members:
+            with open_member(archive, key, path) as member:
+                known[key] = np.lib.format.read_array(member).tolist()
+    return known
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array], info: DataInfo) -> None:
+    """An archive of named arrays, with what is known about them as further ones."""
+    known = {key: np.asarray(value) for key, value in info.to_dict().items()}
+    with path.open("wb") as file:
+        np.savez(file, **arrays, **known)  # type: ignore[arg-type]  # names are no keywords of savez
+
+
+def require_members(names: Collection[str], wanted: Iterable[str], path: Path) -> None:
+    """Refuse an archive without one of the arrays that its layout has."""
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise DataError(f"{path}: missing key {missing[0]!r}; it has {', '.join(sorted(names)) or 'nothing'}")
+
+
+def npz_names(path: Path) -> set[str]:
+    """Names of the arrays of an archive, or nothing where the path is no readable archive."""
+    if path.suffix.lower() != ".npz" or not path.is_file():
+        return set()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return set(member_names(archive))
+    except (OSError, *_PROBLEMS):
+        return set()
 
 
 def read_npz(source: DatasetSource, target: Target) -> EpisodeLog:
@@ -32,7 +149,14 @@ def npz_keys(path: Path) -> list[str]:
 
 def write_npz(log: EpisodeLog, path: Path) -> None:
     """Write the columns of a log and what is known about them."""
-    write_arrays(path, {WRITTEN_NAMES[field]: values for field, values in log_columns(log).items()}, log.info)
+    write_arrays(path, log.written_columns, log.info)
 
 
-NPZ = Format(read=read_npz, suffixes=(".npz",), recognise=has_ending(".npz"), write=write_npz, keys=npz_keys)
+NPZ = Format(
+    read=read_npz,
+    suffixes=(".npz",),
+    recognise=has_ending(".npz"),
+    write=write_npz,
+    keys=npz_keys,
+    table_fields=(),
+)

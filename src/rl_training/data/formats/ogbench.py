@@ -11,14 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_training.config.data_fields import DatasetSource
-from rl_training.core.errors import DataError
-from rl_training.data.data_info import DataInfo
-from rl_training.data.episode_log import EpisodeLog
+from rl_training.config.data import DatasetSource
 from rl_training.data.formats import Format
-from rl_training.data.npz_files import member_names, npz_names, open_npz, read_member
-from rl_training.data.reading import Target, file_of
-from rl_training.data.validation import as_flags
+from rl_training.data.formats.npz import member_names, npz_names, open_npz, read_member, require_members
+from rl_training.data.info import DataInfo
+from rl_training.data.log import EpisodeLog
+from rl_training.data.reading import Target, as_flags, file_of
 
 OBSERVATIONS, ACTIONS, ENDS, MASKS, REWARDS = "observations", "actions", "terminals", "masks", "rewards"
 
@@ -28,11 +26,7 @@ def read_ogbench(source: DatasetSource, target: Target) -> EpisodeLog:
     path = file_of(source)
     with open_npz(path) as archive:
         names = member_names(archive)
-        missing = [name for name in (OBSERVATIONS, ACTIONS, ENDS) if name not in names]
-        if missing:
-            raise DataError(
-                f"{path}: missing key {missing[0]!r}; it has {', '.join(sorted(names)) or 'nothing'}"
-            )
+        require_members(names, (OBSERVATIONS, ACTIONS, ENDS), path)
         wanted = {"obs": OBSERVATIONS, "actions": ACTIONS, "episode_ends": ENDS, "rewards": REWARDS}
         wanted |= {"next_obs": "next_observations", "terminated": MASKS}
         columns = {
@@ -57,4 +51,4 @@ def is_ogbench(path: Path) -> bool:
     return ends and (MASKS in names or REWARDS not in names)
 
 
-OGBENCH = Format(read=read_ogbench, recognise=is_ogbench)
+OGBENCH = Format(read=read_ogbench, recognise=is_ogbench, table_fields=())

@@ -12,13 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_training.config.data_fields import DatasetSource
+from rl_training.config.data import DatasetSource
 from rl_training.core.errors import DataError
-from rl_training.data.data_info import DataInfo
-from rl_training.data.episode_log import EpisodeLog
-from rl_training.data.episodes import Array
+from rl_training.core.types import Array
 from rl_training.data.formats import Format
-from rl_training.data.npz_files import (
+from rl_training.data.formats.npz import (
     member_names,
     npz_names,
     open_npz,
@@ -26,13 +24,14 @@ from rl_training.data.npz_files import (
     stored_info,
     write_arrays,
 )
-from rl_training.data.reading import Target, file_of
+from rl_training.data.info import DataInfo
+from rl_training.data.log import EpisodeLog
+from rl_training.data.reading import Target, as_flags, file_of
 from rl_training.data.tables import cells
+from rl_training.data.tables.build import in_order
 from rl_training.data.tables.files import files_of, kind_of_file
-from rl_training.data.tables.mapping import in_order
-from rl_training.data.tables.opening import open_table
-from rl_training.data.validation import as_flags
-from rl_training.data.writing import refuse_loss
+from rl_training.data.tables.read import open_table
+from rl_training.data.write import refuse_loss
 
 FIRST, LAST, TERMINAL = "is_first", "is_last", "is_terminal"
 
@@ -168,4 +167,4 @@ def write_rlds(log: EpisodeLog, path: Path) -> None:
     write_arrays(path, arrays, log.info)
 
 
-RLDS = Format(read=read_rlds, recognise=is_rlds, write=write_rlds)
+RLDS = Format(read=read_rlds, recognise=is_rlds, write=write_rlds, table_fields=("columns",))

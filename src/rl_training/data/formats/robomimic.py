@@ -1,12 +1,8 @@
-"""robomimic HDF5, which Isaac Lab's collector writes too: a group per demonstration under `data`.
-
-Vectors of `obs` are put one after another, in the order of `columns.observations` or of their names. `dones`
-at the end of a demonstration may mean success or just the end: they count as time-outs, unless
-`columns.terminated: dones` says that they are terminations.
-"""
+"""Logs as robomimic HDF5: a group per episode, `dones` where the task ended."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +11,46 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rl_training.config.data_fields import DatasetSource
+from rl_training.config.data import DatasetSource
 from rl_training.core.errors import DataError
-from rl_training.core.json_text import parse_json
-from rl_training.data.data_info import DataInfo
-from rl_training.data.episode_log import EpisodeLog
-from rl_training.data.episodes import Array
+from rl_training.core.files import parse_json
+from rl_training.core.types import Array
+from rl_training.data.episodes import episode_lengths, episode_starts
 from rl_training.data.formats import Format
-from rl_training.data.formats.robomimic_writer import OWN_KEY, write_robomimic
-from rl_training.data.hdf5_files import HDF5_PROBLEMS, open_hdf5
-from rl_training.data.reading import Target, file_of
-from rl_training.data.tables.mapping import in_order
-from rl_training.data.validation import as_flags, check_numeric
+from rl_training.data.formats.hdf5 import HDF5_PROBLEMS, open_hdf5
+from rl_training.data.info import DataInfo
+from rl_training.data.log import EpisodeLog
+from rl_training.data.reading import Target, as_flags, check_numeric, file_of
+from rl_training.data.tables.build import in_order
+from rl_training.data.write import refuse_loss
+
+OWN_KEY = "rl_training"
+"""Attribute under which names and bounds are kept, and that `dones` are terminations."""
+
+OBSERVATION = "state"
+
+
+def write_robomimic(log: EpisodeLog, path: Path) -> None:
+    """Every episode as a demonstration, with one observation vector."""
+    refuse_loss(log, "robomimic")
+    arrays: dict[str, Array] = {"actions": log.actions, "dones": log.terminated.astype("int64")}
+    arrays[f"obs/{OBSERVATION}"] = log.obs
+    if log.info.rewards_known:
+        arrays["rewards"] = log.rewards
+    if log.next_obs is not None:
+        arrays[f"next_obs/{OBSERVATION}"] = log.next_obs
+    with h5py.File(path, "w") as file:
+        group = file.create_group("data")
+        episodes = zip(episode_starts(log.ends), episode_lengths(log.ends), strict=True)
+        for index, (start, length) in enumerate(episodes):
+            demo = group.create_group(f"demo_{index}")
+            for name, values in arrays.items():
+                demo[name] = values[start : start + length]
+            demo.attrs["num_samples"] = int(length)
+        group.attrs["total"] = len(log)
+        group.attrs["env_args"] = json.dumps({"env_name": log.info.env_id or "", "type": 2, "env_kwargs": {}})
+        group.attrs[OWN_KEY] = json.dumps(log.info.to_dict())
+
 
 _DEMO = re.compile(r".+_\d+")
 
@@ -191,4 +215,6 @@ def _names(demo: Any, keys: list[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-ROBOMIMIC = Format(read=read_robomimic, recognise=is_robomimic, write=write_robomimic)
+ROBOMIMIC = Format(
+    read=read_robomimic, recognise=is_robomimic, write=write_robomimic, table_fields=("columns",)
+)

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rl_training.config.data_fields import DatasetSource
-from rl_training.data.episode_log import EpisodeLog
-from rl_training.data.episodes import Array
-from rl_training.data.field_names import VECTOR_FIELDS, WRITTEN_NAMES
+from rl_training.config.data import DatasetSource
+from rl_training.core.types import Array
+from rl_training.data.fields import FIELDS
 from rl_training.data.formats import Format
-from rl_training.data.reading import Target, file_of
-from rl_training.data.tables.assembling import read_rows, stored_info
+from rl_training.data.log import EpisodeLog
+from rl_training.data.reading import Target, file_of, row_chunks
+from rl_training.data.tables.build import read_rows, stored_info
 from rl_training.data.tables.files import (
     KIND_OF_ENDING,
     files_of,
@@ -23,10 +23,7 @@ from rl_training.data.tables.files import (
     is_pattern,
     kind_of_file,
 )
-from rl_training.data.tables.joining import JoinedFiles, joined
-from rl_training.data.tables.opening import TableFile, open_table
-from rl_training.data.validation import row_chunks
-from rl_training.data.writing import log_columns
+from rl_training.data.tables.read import JoinedFiles, TableFile, joined, open_table
 
 _INFO = b"rl_training"
 
@@ -41,7 +38,7 @@ def read_table(source: DatasetSource, target: Target, *, kind: str | None = None
         tables.append(open_table(file, source, kind=kind, like=tables[0] if tables else None))
     info = stored_info(str(path), tables[0].info)
     return read_rows(
-        [(_label(table), table) for table in joined(tables)],
+        [(str(_first_file(table).path), table) for table in joined(tables)],
         source,
         target,
         source=str(path),
@@ -50,8 +47,8 @@ def read_table(source: DatasetSource, target: Target, *, kind: str | None = None
     )
 
 
-def _label(table: TableFile | JoinedFiles) -> str:
-    return str(table.files[0].path if isinstance(table, JoinedFiles) else table.path)
+def _first_file(table: TableFile | JoinedFiles) -> TableFile:
+    return table.files[0] if isinstance(table, JoinedFiles) else table
 
 
 def table_keys(path: Path) -> list[str]:
@@ -85,7 +82,7 @@ def write_csv(log: EpisodeLog, path: Path) -> None:
 
 def write_jsonl(log: EpisodeLog, path: Path) -> None:
     """One mapping per step, vectors as lists; like CSV it cannot hold bounds."""
-    columns = {WRITTEN_NAMES[field]: values for field, values in log_columns(log).items()}
+    columns = log.written_columns
     with path.open("w", encoding="utf-8") as file:
         for rows in row_chunks(len(log)):
             parts = [values[rows].tolist() for values in columns.values()]
@@ -95,19 +92,20 @@ def write_jsonl(log: EpisodeLog, path: Path) -> None:
 
 def _list_table(log: EpisodeLog) -> Any:
     pa = import_pyarrow()
-    arrays = {WRITTEN_NAMES[field]: _arrow_column(pa, values) for field, values in log_columns(log).items()}
+    arrays = {name: _arrow_column(pa, values) for name, values in log.written_columns.items()}
     return pa.table(arrays).replace_schema_metadata({_INFO: json.dumps(log.info.to_dict()).encode()})
 
 
 def _named_columns(log: EpisodeLog) -> dict[str, Array]:
     """Numbered columns by their usual names, which reading recognises without a mapping."""
     columns: dict[str, Array] = {}
-    for field, values in log_columns(log).items():
-        if field not in VECTOR_FIELDS:
-            columns[WRITTEN_NAMES[field]] = values.astype("int8") if values.dtype == bool else values
+    for name, values in log.columns.items():
+        field = FIELDS.get(name)
+        if field.kind != "vector":
+            columns[field.written_name] = values.astype("int8") if values.dtype == bool else values
             continue
         matrix = values if values.ndim > 1 else values[:, None]
-        columns |= {f"{WRITTEN_NAMES[field]}_{index}": matrix[:, index] for index in range(matrix.shape[1])}
+        columns |= {f"{field.written_name}_{index}": matrix[:, index] for index in range(matrix.shape[1])}
     return columns
 
 
@@ -117,36 +115,19 @@ def _arrow_column(pa: Any, values: Array) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 
-def _recognises(kind: str) -> Callable[[Path], bool]:
-    return lambda path: not path.is_dir() and not is_pattern(path) and kind_of_file(path) == kind
+def _of_kind(kind: str, write: Callable[[EpisodeLog, Path], None], *suffixes: str) -> Format:
+    """Tables of one kind of file."""
+    return Format(
+        read=partial(read_table, kind=kind),
+        suffixes=suffixes,
+        recognise=lambda path: not (path.is_dir() or is_pattern(path)) and kind_of_file(path) == kind,
+        write=write,
+        keys=table_keys,
+    )
 
 
 TABLE = Format(read=read_table, suffixes=tuple(KIND_OF_ENDING), recognise=holds_tables, keys=table_keys)
-CSV = Format(
-    read=partial(read_table, kind="csv"),
-    suffixes=(".csv",),
-    recognise=_recognises("csv"),
-    write=write_csv,
-    keys=table_keys,
-)
-PARQUET = Format(
-    read=partial(read_table, kind="parquet"),
-    suffixes=(".parquet",),
-    recognise=_recognises("parquet"),
-    write=write_parquet,
-    keys=table_keys,
-)
-JSONL = Format(
-    read=partial(read_table, kind="jsonl"),
-    suffixes=(".jsonl", ".ndjson"),
-    recognise=_recognises("jsonl"),
-    write=write_jsonl,
-    keys=table_keys,
-)
-FEATHER = Format(
-    read=partial(read_table, kind="feather"),
-    suffixes=(".feather", ".arrow"),
-    recognise=_recognises("feather"),
-    write=write_feather,
-    keys=table_keys,
-)
+CSV = _of_kind("csv", write_csv, ".csv")
+PARQUET = _of_kind("parquet", write_parquet, ".parquet")
+JSONL = _of_kind("jsonl", write_jsonl, ".jsonl", ".ndjson")
+FEATHER = _of_kind("feather", write_feather, ".feather", ".arrow")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.core.errors import DataError
-from rl_training.data.episodes import Array
+from rl_training.core.types import Array
 from rl_training.data.tables.files import import_pyarrow
 
 FLAG_WORDS = {
@@ -57,6 +57,15 @@ def flags(column: Any, name: str, where: str, start: int) -> Array:
             "yes/no"
         )
     return _codes(values, name, where, start)
+
+
+def refuse_nested(column: Any, name: str, where: str) -> None:
+    """Flags, times and ids of episodes are single values."""
+    if import_pyarrow().types.is_nested(column.type):
+        raise DataError(
+            f"{where}: {name} must hold one value per row, a number or text, but holds values of type "
+            f"{column.type}"
+        )
 
 
 def episode_codes(column: Any, known: dict[object, int]) -> Array:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from glob import glob
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from rl_training.core.errors import DataError
-from rl_training.core.extras import install_hint
+from rl_training.core.errors import DataError, install_hint
+from rl_training.data.reading import files_below, refuse_outside
 
 KIND_OF_ENDING = {
     ".csv": "csv",
@@ -21,10 +22,29 @@ KIND_OF_ENDING = {
 }
 _COMPRESSED = ".gz"
 
+PATTERN_SIGNS = "*?["
+"""Characters that make a path a pattern."""
+
 
 def is_pattern(path: Path) -> bool:
     """Whether a path stands for several files: `logs/*.csv`. A file of that very name goes first."""
-    return any(sign in str(path) for sign in "*?[") and not path.exists()
+    return any(sign in str(path) for sign in PATTERN_SIGNS) and not path.exists()
+
+
+def _matching(pattern: Path) -> list[Path]:
+    """The files that a pattern stands for; the folder before its first sign is given, no link leads out."""
+    parts = pattern.parts
+    given = list(takewhile(lambda part: not any(sign in part for sign in PATTERN_SIGNS), parts))
+    root = Path(*given)
+    if "**" in parts:
+        files_below(root)
+    for depth in range(len(given) + 1, len(parts) + 1):  # a folder is looked into once it is known to stay
+        wanted = Path.is_file if depth == len(parts) else Path.is_dir
+        names = glob(str(Path(*parts[:depth])), recursive=True)
+        found = sorted(path for name in names if wanted(path := Path(name)))
+        for path in found:
+            refuse_outside(root, path)
+    return found
 
 
 def kind_of_file(path: Path) -> str | None:
@@ -36,7 +56,7 @@ def kind_of_file(path: Path) -> str | None:
 def files_of(path: Path) -> list[Path]:
     """The files of a table in the order of their names; a folder must hold one kind of table."""
     if is_pattern(path):
-        found = sorted(Path(name) for name in glob(str(path), recursive=True) if Path(name).is_file())
+        found = _matching(path)
         if not found:
             raise DataError(f"{path}: no file matches this pattern")
         return found
@@ -47,9 +67,9 @@ def files_of(path: Path) -> list[Path]:
             )
         return [path]
     tables: dict[str, list[Path]] = {}
-    for file in sorted(path.rglob("*")):
+    for file in files_below(path):
         kind = kind_of_file(file)
-        if kind is not None and file.is_file() and not file.name.startswith((".", "_")):
+        if kind is not None and not file.name.startswith((".", "_")):
             tables.setdefault(kind, []).append(file)
     if not tables:
         raise DataError(f"{path}: holds no table ({', '.join(KIND_OF_ENDING)}), at any depth")
@@ -65,7 +85,7 @@ def files_of(path: Path) -> list[Path]:
 def holds_tables(path: Path) -> bool:
     """Whether a path, folder or pattern is a table, by names alone."""
     if is_pattern(path):
-        return any(kind_of_file(Path(name)) is not None for name in glob(str(path), recursive=True))
+        return any(kind_of_file(file) is not None for file in _matching(path))
     if path.is_dir():
         return any(kind_of_file(file) is not None for file in path.rglob("*"))
     return kind_of_file(path) is not None

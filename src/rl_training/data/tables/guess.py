@@ -1,79 +1,209 @@
-"""A mapping to start from, for a table with column names of its own: what is taken for what, and why."""
+"""What every column of an unknown table holds, and a mapping to start from, with reasons."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.config.data_fields import ColumnsConfig, TableFields
-from rl_training.config.yaml_text import dump_yaml
+import numpy as np
+
+from rl_training.config.data import ColumnsConfig, TableFields
+from rl_training.config.yaml import dump_yaml
 from rl_training.core.errors import DataError
-from rl_training.data.tables.facts import ColumnFacts, TableFacts
-from rl_training.data.tables.files import files_of
-from rl_training.data.tables.mapping import in_order, map_columns
-from rl_training.data.tables.opening import open_table
+from rl_training.core.types import Array
+from rl_training.data.reading import piles_up
+from rl_training.data.tables.build import in_order, map_columns
+from rl_training.data.tables.cells import FLAG_WORDS
+from rl_training.data.tables.files import files_of, import_pyarrow
+from rl_training.data.tables.read import TableFile, open_table, problems_of
+from rl_training.data.tables.text import NULL_WORDS
+
+ENOUGH_ROWS = 100_000
+"""Rows looked at; the first files of a large log are enough to tell its columns."""
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """One column, as far as it was looked at."""
+
+    name: str
+    kind: str
+    """number, vector, flag, time, text or empty"""
+    low: str
+    high: str
+    missing: int
+    distinct: int
+    changes: int
+    """rows whose value differs from the row before"""
+    comes_back: bool
+    """whether a value appears again after another one, in the same file"""
+    rises: bool
+    """whether it is a number or time that mostly goes up from row to row"""
+    on_low: float
+    on_high: float
+    """share of rows that lie exactly on the smallest and on the largest value"""
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """All columns, and how much was looked at."""
+
+    source: str
+    files: int
+    rows_seen: int
+    columns: tuple[ColumnFacts, ...]
+    partial: Mapping[str, str]
+    """column that not all files have -> the first file without it"""
+
+    def column(self, name: str) -> ColumnFacts:
+        return next(column for column in self.columns if column.name == name)
+
+
+def look_at(path: Path, fields: TableFields, *, kind: str | None = None) -> TableFacts:
+    """Read the first rows of a table with types guessed column by column."""
+    pa = import_pyarrow()
+    files = files_of(path)
+    tables: list[Any] = []
+    rows = 0
+    for file in files:
+        opened = open_table(file, fields, kind=kind)
+        with problems_of(file, opened.kind):
+            tables.append(_whole(opened).slice(0, ENOUGH_ROWS - rows))
+        rows += tables[-1].num_rows
+        if rows >= ENOUGH_ROWS:
+            break
+    every = dict.fromkeys(name for table in tables for name in table.column_names)
+    partial = {
+        name: str(
+            next(file for file, table in zip(files, tables, strict=False) if name not in table.column_names)
+        )
+        for name in every
+        if not all(name in table.column_names for table in tables)
+    }
+    names = [name for name in every if name not in partial]
+    with problems_of(path, "csv"):
+        joined = pa.concat_tables([table.select(names) for table in tables], promote_options="permissive")
+    starts = np.cumsum([0, *(table.num_rows for table in tables[:-1])])
+    facts = tuple(_facts(name, joined.column(name).combine_chunks(), starts) for name in names)
+    return TableFacts(str(path), len(files), rows, facts, partial)
+
+
+def _whole(table: TableFile) -> Any:
+    pa = import_pyarrow()
+    if table.dialect is None:
+        return pa.Table.from_batches(list(table.batches(dict.fromkeys(table.names, "any"))))
+    import pyarrow.csv as arrow_csv
+
+    return arrow_csv.read_csv(
+        table.path,
+        read_options=arrow_csv.ReadOptions(
+            column_names=list(table.names), skip_rows=1, encoding=table.dialect.encoding, block_size=1 << 24
+        ),
+        parse_options=arrow_csv.ParseOptions(delimiter=table.dialect.separator),
+        convert_options=arrow_csv.ConvertOptions(
+            null_values=list(NULL_WORDS), strings_can_be_null=True, decimal_point=table.dialect.decimal
+        ),
+    )
+
+
+def _facts(name: str, column: Any, starts: Array) -> ColumnFacts:
+    pa = import_pyarrow()
+    kind = _kind(column)
+    codes, words = (np.zeros(0), []) if pa.types.is_nested(column.type) else _codes(column)
+    changed = codes[1:] != codes[:-1]
+    begins = np.concatenate([np.ones(min(1, len(codes)), dtype=bool), changed])
+    begins[starts[starts < len(codes)]] = True
+    rows = np.flatnonzero(begins)
+    pieces = np.stack([np.searchsorted(starts, rows, side="right"), codes[rows]], axis=1)
+    low = high = ""
+    on_low = on_high = 0.0
+    rises = False
+    if kind in ("number", "time"):
+        values = _numbers(column)
+        known = values[~np.isnan(values)]
+        steps = np.diff(known)
+        rises = len(steps) > 0 and float((steps > 0).mean()) > 0.9
+        if len(known):
+            on_low, on_high = float((known == known.min()).mean()), float((known == known.max()).mean())
+            shown = [f"{known.min():g}", f"{known.max():g}"]
+            if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+                ordered = sorted(str(word) for word in words)
+                shown = [ordered[0], ordered[-1]]
+            low, high = shown
+    elif words:
+        low, high = str(words[0])[:20], str(words[-1])[:20]
+    return ColumnFacts(
+        name=name,
+        kind=kind,
+        low=low,
+        high=high,
+        missing=int(column.null_count),
+        distinct=len(words),
+        changes=int(changed.sum()),
+        comes_back=len(pieces) > len(np.unique(pieces, axis=0)),
+        rises=rises,
+        on_low=on_low,
+        on_high=on_high,
+    )
+
+
+def _kind(column: Any) -> str:
+    pa = import_pyarrow()
+    kind = column.type
+    if pa.types.is_null(kind):
+        return "empty"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return "vector"
+    if pa.types.is_nested(kind):
+        return "text"
+    if pa.types.is_boolean(kind):
+        return "flag"
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
+        return "time"
+    words = {
+        str(value).strip().lower() for value in column.unique().slice(0, 5).to_pylist() if value is not None
+    }
+    if words and len(words) <= 2 and words <= FLAG_WORDS.keys():
+        return "flag"
+    return "number" if pa.types.is_floating(kind) or pa.types.is_integer(kind) else "text"
+
+
+def _codes(column: Any) -> tuple[Array, list[object]]:
+    encoded = column.dictionary_encode()
+    words = encoded.dictionary.to_pylist()
+    return encoded.indices.fill_null(len(words)).to_numpy(zero_copy_only=False), words
+
+
+def _numbers(column: Any) -> Array:
+    pa = import_pyarrow()
+    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        column = column.cast(
+            pa.timestamp("us") if not pa.types.is_time(column.type) else pa.time64("us")
+        ).cast(pa.int64())
+    values: Array = column.to_numpy(zero_copy_only=False).astype(np.float64)
+    return values
+
 
 _TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
-EPISODE_WORDS = {
-    "episode",
-    "run",
-    "trial",
-    "trajectory",
-    "traj",
-    "session",
-    "rollout",
-    "demo",
-    "batch",
-    "lot",
-}
-TIME_WORDS = {"time", "timestamp", "datetime", "date", "clock"}
-TERMINATED_WORDS = {
-    "terminated",
-    "terminal",
-    "trip",
-    "tripped",
-    "failure",
-    "failed",
-    "crash",
-    "crashed",
-    "abort",
-}
-TRUNCATED_WORDS = {"truncated", "timeout", "timeouts", "truncation"}
-END_WORDS = {"done", "end", "last", "final", "finished"}
-REWARD_WORDS = {"reward", "rewards", "score", "rew"}
-COST_WORDS = {"cost", "loss", "penalty", "error"}
-ACTION_WORDS = {
-    "action",
-    "actions",
-    "act",
-    "command",
-    "cmd",
-    "ctrl",
-    "control",
-    "setpoint",
-    "output",
-    "torque",
-}
-ACTUATOR_WORDS = {
-    "valve",
-    "heater",
-    "pump",
-    "fan",
-    "throttle",
-    "steering",
-    "brake",
-    "motor",
-    "damper",
-    "burner",
-}
-NEXT_WORDS = {"next"}
 
-PILE = 0.02
-"""Share of rows on one value from which it looks like a limit."""
+def _set_of(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+EPISODE_WORDS = _set_of("episode run trial trajectory traj session rollout demo batch lot")
+TIME_WORDS = _set_of("time timestamp datetime date clock")
+TERMINATED_WORDS = _set_of("terminated terminal trip tripped failure failed crash crashed abort")
+TRUNCATED_WORDS = _set_of("truncated timeout timeouts truncation")
+END_WORDS = _set_of("done end last final finished")
+REWARD_WORDS = _set_of("reward rewards score rew")
+COST_WORDS = _set_of("cost loss penalty error")
+ACTION_WORDS = _set_of("action actions act command cmd ctrl control setpoint output torque")
+ACTUATOR_WORDS = _set_of("valve heater pump fan throttle steering brake motor damper burner")
 
 
 @dataclass(frozen=True)
@@ -145,15 +275,18 @@ def guess_mapping(facts: TableFacts) -> Guess:
     left = {column.name: column for column in facts.columns}
     found: dict[str, str] = {}
     reasons: dict[str, str] = {}
-    questions: list[str] = []
-    for role, fits in _SINGLE_ROLES.items():
+    questions = [
+        f"{name}: not in every file ({file} has no such column), so it cannot be used"
+        for name, file in facts.partial.items()
+    ]
+    for role, (fits, reason) in _SINGLE_ROLES.items():
         candidates = [column for column in left.values() if fits(column)]
         if len(candidates) > 1:
             listed = ", ".join(column.name for column in candidates)
             questions.append(f"{role}: {listed} could each be it; choose one (--{role} NAME)")
         elif candidates:
             found[role] = candidates[0].name
-            reasons[candidates[0].name] = _REASONS[role]
+            reasons[candidates[0].name] = f"{role}: {reason}"
             del left[candidates[0].name]
     questions += _open_questions(left, found)
     actions = [c.name for c in left.values() if _is_number(c) and _words(c) & (ACTION_WORDS | ACTUATOR_WORDS)]
@@ -162,7 +295,7 @@ def guess_mapping(facts: TableFacts) -> Guess:
         reasons[name] = (
             "action: named like a command" if strong else "action: named like an actuator; please check"
         )
-        questions += _limit_questions(left[name])
+        questions += _limit_questions(left[name], facts.rows_seen)
     observations = [
         column.name
         for column in left.values()
@@ -194,7 +327,7 @@ def _is_ignored(column: ColumnFacts) -> bool:
         and bool(_words(column) & (TIME_WORDS | {"index", "step", "id"}))
     )
     constant = column.kind == "number" and column.distinct <= 1
-    return counter or constant or bool(_words(column) & (COST_WORDS | END_WORDS | NEXT_WORDS | EPISODE_WORDS))
+    return counter or constant or bool(_words(column) & (COST_WORDS | END_WORDS | EPISODE_WORDS | {"next"}))
 
 
 def _why_ignored(column: ColumnFacts) -> str:
@@ -214,7 +347,7 @@ def _is_episode(column: ColumnFacts) -> bool:
     )
 
 
-def _is_flag(words: set[str]) -> Any:
+def _is_flag(words: frozenset[str]) -> Callable[[ColumnFacts], bool]:
     return lambda column: column.kind == "flag" and bool(_words(column) & words)
 
 
@@ -229,19 +362,13 @@ def _is_reward(column: ColumnFacts) -> bool:
 
 
 _SINGLE_ROLES = {
-    "episode": _is_episode,
-    "time": _is_time,
-    "terminated": _is_flag(TERMINATED_WORDS),
-    "truncated": _is_flag(TRUNCATED_WORDS),
-    "reward": _is_reward,
+    "episode": (_is_episode, "named like one, and no value comes back"),
+    "time": (_is_time, "a date, or a number that rises"),
+    "terminated": (_is_flag(TERMINATED_WORDS), "a flag named like an end of the task"),
+    "truncated": (_is_flag(TRUNCATED_WORDS), "a flag named like a cut"),
+    "reward": (_is_reward, "named like one"),
 }
-_REASONS = {
-    "episode": "episode: named like one, and no value comes back",
-    "time": "time: a date, or a number that rises",
-    "terminated": "terminated: a flag named like an end of the task",
-    "truncated": "truncated: a flag named like a cut",
-    "reward": "reward: named like one",
-}
+"""Role of one column -> whether a column fits it, and why it does."""
 
 
 def _open_questions(left: dict[str, ColumnFacts], found: dict[str, str]) -> list[str]:
@@ -270,13 +397,13 @@ def _open_questions(left: dict[str, ColumnFacts], found: dict[str, str]) -> list
     return questions
 
 
-def _limit_questions(column: ColumnFacts) -> list[str]:
+def _limit_questions(column: ColumnFacts, rows: int) -> list[str]:
     """Where commands pile up on their extremes, these are probably the bounds."""
     return [
         f"{column.name}: {share:.0%} of the rows lie exactly on {value}: probably its {side} bound "
         f"(--action-{side} {value})"
         for side, share, value in (("low", column.on_low, column.low), ("high", column.on_high, column.high))
-        if share > PILE and column.distinct > 2
+        if piles_up(share, rows - column.missing) and column.distinct > 2
     ]
 
 

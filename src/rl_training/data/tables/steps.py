@@ -7,15 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rl_training.config.data_fields import TableFields
+from rl_training.config.data import TableFields
 from rl_training.core.errors import DataError
-from rl_training.data.episodes import Array, BoolArray
-from rl_training.data.field_names import FLAG_FIELDS, NUMBER_FIELDS, VECTOR_FIELDS
+from rl_training.core.types import Array
+from rl_training.data.episodes import BoolArray, IntArray
+from rl_training.data.fields import END_FLAGS, FIELDS
+from rl_training.data.reading import row_chunks
 from rl_training.data.tables.cells import NO_EPISODE, NO_FLAG
-from rl_training.data.validation import row_chunks
 
 UNEVEN_STEP = 0.01
 """A step that differs from the median by more than this share counts as uneven."""
+
+ADJACENT_STEPS = 10
+"""Rows further apart than this many median steps are not adjacent in time."""
 
 
 @dataclass
@@ -40,12 +44,13 @@ def settle_steps(steps: Steps, settings: TableFields, *, lenient: bool) -> Steps
     """Columns that `EpisodeLog.build` understands: ends marked, times as durations, empty cells settled."""
     notes: list[str] = []
     timed = "times" in steps.columns
-    ends = _id_ends(steps, settings) | _file_ends(steps, settings)
+    ends = _id_ends(steps, settings) | _file_ends(steps, settings, notes)
     if timed:
         ends |= _gaps(steps, ends | _flag_ends(steps), settings, notes)
     elif settings.max_gap is not None or settings.discount_by_time:
         wanted = "max_gap" if settings.max_gap is not None else "discount_by_time"
         raise DataError(f"{steps.file(0)}: {wanted} needs the time of steps; set columns.time")
+    notes += _one_episode(steps, ends)
     missing = _missing_rows(steps, lenient)
     columns = {name: values for name, values in steps.columns.items() if name not in ("times", "episode_ids")}
     columns.setdefault("rewards", np.zeros(len(steps), dtype=np.float32))
@@ -75,9 +80,8 @@ def _without_empty(
     if settings.missing_values == "error":
         if not lenient:
             raise DataError(_missing_message(steps, int(np.flatnonzero(missing)[0])))
-        for name in FLAG_FIELDS:
-            if name in columns:
-                columns[name] = columns[name] == 1
+        flags = [name for name in columns if FIELDS.get(name).kind == "flag"]
+        columns |= {name: columns[name] == 1 for name in flags}
         return ends
     if settings.missing_values == "hold":
         missing = _hold(steps, ends | _flag_ends(steps))
@@ -88,23 +92,23 @@ def _without_empty(
 
 
 def _id_ends(steps: Steps, settings: TableFields) -> BoolArray:
-    """True where the next row belongs to another episode; an episode must not come back later."""
+    """True where the next row belongs to another episode; an episode must not come back later.
+
+    Ids count in their own file, unless `files_end_episodes: false` says that they hold for all files.
+    """
     ends = np.zeros(len(steps), dtype=bool)
     codes = steps.columns.get("episode_ids")
     if codes is None:
         return ends
     ends[:-1] = codes[1:] != codes[:-1]
-    if settings.files_end_episodes:
-        return ends
-    starts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
-    starts = starts[codes[starts] != NO_EPISODE]
-    known, first = np.unique(codes[starts], return_index=True)
-    if len(known) < len(starts) and not (codes == NO_EPISODE).any():
-        again = int(np.setdiff1d(np.arange(len(starts)), first)[0])
+    starts, pieces = _pieces(steps, codes, by_file=settings.files_end_episodes is not False)
+    first = np.unique(pieces, axis=0, return_index=True)[1]
+    if len(first) < len(pieces) and not (codes == NO_EPISODE).any():
+        again = int(np.setdiff1d(np.arange(len(pieces)), first)[0])
         row, name = int(starts[again]), steps.fields["episode_ids"][0]
-        earlier = int(starts[np.flatnonzero(codes[starts] == codes[row])[0]])
+        earlier = int(starts[np.flatnonzero((pieces == pieces[again]).all(axis=1))[0]])
         hint = "sort the rows by episode and time"
-        if len(steps.file_starts) > 1:
+        if len(steps.file_starts) > 1 and settings.files_end_episodes is False:
             hint += "; if ids count anew in every file, set files_end_episodes: true"
         raise DataError(
             f"{steps.place(row)} goes back to an episode of column {name!r} that began at "
@@ -113,17 +117,81 @@ def _id_ends(steps: Steps, settings: TableFields) -> BoolArray:
     return ends
 
 
-def _file_ends(steps: Steps, settings: TableFields) -> BoolArray:
+def _pieces(steps: Steps, codes: Array, *, by_file: bool) -> tuple[IntArray, IntArray]:
+    """First rows of the pieces with one id, and (file, id) of each; `by_file` cuts where a file ends."""
+    begins = np.concatenate([[True], codes[1:] != codes[:-1]])
+    if by_file:
+        begins[[start for start in steps.file_starts if start < len(steps)]] = True
+    starts = np.flatnonzero(begins & (codes != NO_EPISODE))
+    files = np.searchsorted(steps.file_starts, starts, side="right") if by_file else np.zeros_like(starts)
+    return starts, np.stack([files, codes[starts]], axis=1)
+
+
+def _file_ends(steps: Steps, settings: TableFields, notes: list[str]) -> BoolArray:
+    """True in the last row of a file, except where an episode goes on in the next."""
     ends = np.zeros(len(steps), dtype=bool)
-    by_file = settings.files_end_episodes
-    if by_file or (by_file is None and "episode_ids" not in steps.columns):
-        ends[[start - 1 for start in steps.file_starts if 0 < start <= len(steps)]] = True
+    borders = np.unique([start - 1 for start in steps.file_starts if 0 < start < len(steps)]).astype(np.int64)
+    if settings.files_end_episodes is False:
+        return ends
+    ends[borders] = True
+    codes = steps.columns.get("episode_ids")
+    if settings.files_end_episodes is None and codes is not None and len(borders):
+        same = borders[(codes[borders] == codes[borders + 1]) & (codes[borders] != NO_EPISODE)]
+        going_on = same[_adjacent(steps, settings, same)]
+        ends[going_on] = False
+        notes += _notes_on_files(steps, codes, len(going_on))
     return ends
+
+
+def _adjacent(steps: Steps, settings: TableFields, borders: IntArray) -> BoolArray:
+    """Where time says that the first row of a file is the next step after the last row of the file before."""
+    if "times" not in steps.columns:
+        return np.zeros(len(borders), dtype=bool)
+    codes, elapsed = steps.columns["episode_ids"], np.diff(steps.columns["times"])
+    inside = (codes[1:] == codes[:-1]) & (elapsed > 0)
+    within_files = inside.copy()
+    within_files[borders] = False
+    if not inside.any():
+        return np.zeros(len(borders), dtype=bool)
+    step = float(np.median(elapsed[within_files if within_files.any() else inside]))
+    longest = ADJACENT_STEPS * step if settings.max_gap is None else settings.max_gap
+    return np.asarray(inside[borders] & (elapsed[borders] <= longest))
+
+
+def _notes_on_files(steps: Steps, codes: Array, going_on: int) -> list[str]:
+    """What was done where an id stands in several files."""
+    name, notes = steps.fields["episode_ids"][0], []
+    pieces = np.unique(_pieces(steps, codes, by_file=True)[1], axis=0)
+    apart = len(pieces) - len(np.unique(pieces[:, 1])) - going_on
+    if apart:
+        why = "its time does not go on there" if "times" in steps.columns else "no time shows that it goes on"
+        notes.append(
+            f"an id of column {name!r} stands in another file again {apart} times and is taken as a new "
+            f"episode each time, because {why}; set files_end_episodes: false if episodes go on from file to "
+            "file"
+        )
+    if going_on:
+        notes.append(
+            f"{going_on} times an episode of column {name!r} goes on in the next file, as its time does; set "
+            "files_end_episodes: true if it does not"
+        )
+    return notes
+
+
+def _one_episode(steps: Steps, ends: BoolArray) -> list[str]:
+    """Many files that make a single episode: hardly ever what was logged."""
+    files = len(np.unique([start for start in steps.file_starts if start < len(steps)]))
+    if files < 2 or (ends | _flag_ends(steps))[:-1].any():
+        return []
+    return [
+        f"all {files} files together are one episode of {len(steps)} rows: is that so? Map the column that "
+        "tells episodes apart, or set files_end_episodes: true"
+    ]
 
 
 def _flag_ends(steps: Steps) -> BoolArray:
     ends = np.zeros(len(steps), dtype=bool)
-    for name in FLAG_FIELDS:
+    for name in END_FLAGS:
         if name in steps.columns:
             ends |= steps.columns[name] == 1
     return ends
@@ -179,7 +247,7 @@ def _missing_rows(steps: Steps, lenient: bool) -> BoolArray:
     for name, values in steps.columns.items():
         for rows in row_chunks(len(steps)):
             part = values[rows]
-            if name not in ("episode_ids", *FLAG_FIELDS):
+            if FIELDS.get(name).kind not in ("id", "flag"):
                 with np.errstate(over="ignore", invalid="ignore"):
                     total = part.sum()
                 if np.isfinite(total):  # nothing is empty where a sum is a number
@@ -203,11 +271,13 @@ def _refuse_infinity(steps: Steps, name: str, part: Array, first: int) -> None:
 
 
 def _empty(name: str, values: Array) -> BoolArray:
-    if name in FLAG_FIELDS:
-        return np.asarray(values == NO_FLAG)
-    if name == "episode_ids":
-        return np.asarray(values == NO_EPISODE)
-    return np.asarray(np.isnan(values).reshape(len(values), -1).any(axis=1))
+    """Rows in which a field has no value."""
+    return np.asarray(_empty_cells(name, values).reshape(len(values), -1).any(axis=1))
+
+
+def _empty_cells(name: str, values: Array) -> BoolArray:
+    code = {"flag": NO_FLAG, "id": NO_EPISODE}.get(FIELDS.get(name).kind)
+    return np.asarray(np.isnan(values) if code is None else values == code)
 
 
 def _empty_columns(steps: Steps, rows: Array) -> dict[str, int]:
@@ -240,33 +310,34 @@ def _missing_note(steps: Steps, missing: BoolArray, settings: TableFields) -> st
 
 
 def _hold(steps: Steps, ends: BoolArray) -> BoolArray:
-    """Fill numbers with the last value of their episode; returns the rows where there was none yet.
+    """Fill cells with the last value of their episode; returns the rows where there was none yet.
 
-    An empty flag is not set: a flag that is set ends its episode, so none is ever held.
+    An empty flag of an end is not set: one that is set ends its episode, so none is ever held.
     """
     rows = np.arange(len(steps))
     starts = np.maximum.accumulate(np.where(np.concatenate([[True], ends[:-1]]), rows, 0))
     left = np.zeros(len(steps), dtype=bool)
     for name, values in steps.columns.items():
-        if name in FLAG_FIELDS:
+        if name in END_FLAGS:
             values[values == NO_FLAG] = 0
             continue
-        if name not in (*VECTOR_FIELDS, *NUMBER_FIELDS):
-            empty = np.flatnonzero(_empty(name, values))
-            if len(empty):
+        if name in ("times", "episode_ids"):
+            lacking = np.flatnonzero(_empty(name, values))
+            if len(lacking):
                 column = steps.fields[name][0]
                 raise DataError(
-                    f"{steps.place(int(empty[0]))} has no value in column {column!r}, which cannot be "
+                    f"{steps.place(int(lacking[0]))} has no value in column {column!r}, which cannot be "
                     "held; set missing_values to drop"
                 )
             continue
         matrix = values if values.ndim > 1 else values[:, None]
-        for index in np.flatnonzero(np.isnan(matrix.sum(axis=0, dtype=np.float64))):
-            empty = np.isnan(matrix[:, index])
-            last = np.maximum.accumulate(np.where(empty, -1, rows))
-            held = empty & (last >= starts)
-            matrix[held, index] = matrix[last[held], index]
-            left |= empty & ~held
+        for cells in matrix.T:
+            empty = _empty_cells(name, cells)
+            if empty.any():
+                last = np.maximum.accumulate(np.where(empty, -1, rows))
+                held = empty & (last >= starts)
+                cells[held] = cells[last[held]]
+                left |= empty & ~held
     return left
 
 

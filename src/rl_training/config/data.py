@@ -1,0 +1,348 @@
+"""The dataset fields of a config: which kinds of data there are, where it lies, what is done to it first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from rl_training.config.model import ConfigModel, setting
+from rl_training.config.run import ControlFields, FineTuneFields, RewardFields, SelfJudgingFields, ShareFields
+from rl_training.core.errors import ConfigError, did_you_mean
+from rl_training.core.registry import BUILTIN_FORMATS, Registry
+from rl_training.core.schema import MAX_N_STEP, MAX_ROWS
+
+TABLE_KINDS = ("table", "csv", "parquet", "feather", "jsonl")
+"""Formats whose columns have names of their own."""
+
+FORMATS: Registry[object] = Registry("dataset_kind", "rl_training.formats", BUILTIN_FORMATS)
+"""Formats by name, each a `rl_training.data.formats.Format`; a config is checked without importing any."""
+
+COLLECTED_KINDS = ("random", "checkpoint")
+"""Kinds whose rows are collected in an environment."""
+
+AUTO = "auto"
+MIX = "mix"
+NO_DATA = "none"
+"""An online run without data beside what it collects."""
+
+
+def source_kinds() -> tuple[str, ...]:
+    """Every kind that one part of a dataset can have."""
+    return (AUTO, *COLLECTED_KINDS, *FORMATS.names())
+
+
+def kind_problem(kind: str, *, mix: bool) -> str | None:
+    """What is wrong with a `dataset_kind`; a `mix` cannot be part of a mix."""
+    if kind in FORMATS.builtin or kind in (AUTO, *COLLECTED_KINDS) or (mix and kind == MIX):
+        return None
+    known = (*source_kinds(), *((MIX,) if mix else ()))
+    if kind in known:
+        return None
+    return f"dataset_kind must be one of {', '.join(known)}, got {kind!r}{did_you_mean(kind, known)}"
+
+
+_KINDS = f"{', '.join(COLLECTED_KINDS)}, {', '.join(FORMATS.builtin)}, or auto (recognises its format)"
+
+DEFAULT_ROWS = 10_000
+"""Rows that `random` and `checkpoint` collect when `dataset_size` is not given."""
+
+
+class ColumnsConfig(ConfigModel):
+    """Which columns of a table are what; `obs_*` stands for all that match, ordered by their numbers."""
+
+    section: ClassVar[str] = "columns"
+
+    observations: tuple[str, ...] = setting((), "columns that make up the observation, in this order")
+    actions: tuple[str, ...] = setting((), "columns that make up the action, in this order")
+    reward: str | None = setting(None, "reward of the step; a log without one can only train bc")
+    next_observations: tuple[str, ...] = setting(
+        (), "the observation after the step; without them it is the next row of the episode"
+    )
+    episode: str | None = setting(None, "number or text that is the same in all rows of an episode")
+    time: str | None = setting(None, "time of the step: a number, a date and time, or ISO text")
+    terminated: str | None = setting(
+        None, "flag of rows where the task itself ended (0/1, true/false, yes/no)"
+    )
+    truncated: str | None = setting(None, "flag of rows where only the recording ended")
+    behavior_logprobs: str | None = setting(None, "log-probability of the action under the logging policy")
+    fields: dict[str, tuple[str, ...]] = setting(
+        {}, "columns of further fields, such as {costs: overheat}; fields are declared with register_field"
+    )
+    units: dict[str, str] = setting({}, "unit of a column, such as {T_tank: °C}; shown wherever it is named")
+
+    @field_validator("observations", "actions", "next_observations", mode="before")
+    @classmethod
+    def _one_name_is_a_list(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("fields", mode="before")
+    @classmethod
+    def _one_name_of_a_field_is_a_list(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        words = {name: [given] if isinstance(given, str) else given for name, given in value.items()}
+        return {name: tuple(given) if isinstance(given, list) else given for name, given in words.items()}
+
+
+class TableFields(ConfigModel):
+    """How rows of a table become steps of episodes."""
+
+    section: ClassVar[str] = "data"
+
+    columns: ColumnsConfig = setting(
+        ColumnsConfig(), "which columns are what: observations, actions, reward, episode, time, terminated, …"
+    )
+    missing_values: Literal["error", "drop", "hold"] = setting(
+        "error", "empty cells: refuse, drop the step and split the episode, or hold the episode's last value"
+    )
+    files_end_episodes: bool | None = setting(
+        None,
+        "whether an episode ends where its file ends; null = unless its id and its time go on in the next",
+    )
+    max_gap: float | None = setting(
+        None, "a longer time between two rows ends the episode as a time-out (seconds for dates)", gt=0
+    )
+    discount_by_time: bool = setting(
+        False, "discount a step of duration Δt by gamma^(Δt / median Δt) instead of gamma; needs columns.time"
+    )
+    csv_separator: str | None = setting(None, "character between cells of text tables; null = detected")
+    csv_decimal: Literal[".", ","] | None = setting(None, "decimal mark of text tables; null = detected")
+    csv_encoding: str | None = setting(None, "encoding of text tables, such as cp1252; null = detected")
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _columns_are_built(cls, value: object) -> object:
+        return ColumnsConfig.build(value) if isinstance(value, Mapping) else value
+
+    @model_validator(mode="after")
+    def _table_is_readable(self) -> Self:
+        if self.csv_separator is not None and len(self.csv_separator) != 1:
+            raise ValueError(f"csv_separator must be a single character, got {self.csv_separator!r}")
+        return self
+
+
+TABLE_FIELDS = tuple(name for name in TableFields.model_fields if name != "discount_by_time")
+"""What only a table with columns of the user's own needs."""
+
+
+class DatasetSource(TableFields):
+    """Where rows come from; shared by a whole dataset and by one part of a mix."""
+
+    dataset_path: str | None = setting(
+        None,
+        "file, or for tables also a folder or a pattern such as logs/*.csv; for minari the directory that "
+        "holds the datasets",
+    )
+    dataset_id: str | None = setting(None, "id of a local Minari dataset, such as D4RL/door/human-v2")
+    dataset_size: int | None = setting(
+        None,
+        "rows: collected by random and checkpoint (null = 10000), first ones of a file, total of a mix",
+        ge=1,
+        most=MAX_ROWS,
+    )
+    dataset_seed: int = setting(0, "seed of the data: collection, and the rows that a mix draws", ge=0)
+    dataset_checkpoint: str | None = setting(
+        None, "run directory or checkpoint whose policy the kind checkpoint rolls out"
+    )
+    dataset_noise: float = setting(
+        0.0, "standard deviation of the Gaussian noise on rolled-out actions, in units of [-1, 1]", ge=0
+    )
+    dataset_random_share: float = setting(
+        0.0, "share of rolled-out actions that are replaced by uniform random ones", ge=0, le=1
+    )
+
+    @property
+    def rows_to_collect(self) -> int:
+        return DEFAULT_ROWS if self.dataset_size is None else self.dataset_size
+
+
+class DatasetPart(DatasetSource):
+    """One part of a mix."""
+
+    dataset_kind: str = setting(..., f"where the part comes from: {_KINDS}")
+    weight: float | None = setting(None, "share of the mix relative to the other parts' weights", gt=0)
+    rows: int | None = setting(
+        None, "rows that the mix draws from the part (instead of a weight)", ge=1, most=MAX_ROWS
+    )
+
+    @model_validator(mode="after")
+    def _source_is_named(self) -> Self:
+        if problems := _source_problems(self.dataset_kind, self):
+            raise ValueError("\n".join(problems))
+        return self
+
+
+class OfflineDataFields(DatasetSource, RewardFields):
+    """Every dataset field of an offline algorithm's `algo_kwargs`."""
+
+    dataset_kind: str = setting(
+        "random",
+        f"where the data comes from: mix, {_KINDS}; where a path or id is given, auto is the default",
+    )
+    dataset_parts: tuple[DatasetPart, ...] = setting(
+        (), "parts of the kind mix: mappings of these dataset_ fields with a `weight` or `rows` each"
+    )
+    dataset_in_memory: bool = setting(
+        True, "false keeps the rows on disk, memory-mapped from a flat cache that processes share"
+    )
+    normalize_reward: bool = setting(
+        False, "first scale rewards by 1000 / (largest - smallest episode return), as IQL does"
+    )
+    returns_to_go: Literal["auto", "given"] = setting(
+        "auto", "auto computes them where the algorithm needs them; given takes those of the data as they are"
+    )
+    failure_reward: float | None = setting(
+        None,
+        "raw reward of failing: an episode of nothing else gets returns-to-go failure / (1 - gamma) (Cal-QL)",
+    )
+    top_fraction: float = setting(1.0, "share of episodes kept, those with the highest return", gt=0, le=1)
+    n_step: int = setting(1, "steps summed into one transition", ge=1, most=MAX_N_STEP)
+    validation_share: float = setting(
+        0.0, "share of whole episodes held out of training, drawn with dataset_seed", ge=0, lt=1
+    )
+    normalize_observations: bool = setting(
+        False, "(obs - mean) / (std + 1e-3) over the data, saved with the policy"
+    )
+    action_clip: float | None = setting(
+        None, "largest magnitude of a data action scaled to [-1, 1], such as 0.99999", gt=0, le=1
+    )
+    out_of_bounds: Literal["error", "clip", "rescale"] = setting(
+        "error", "data actions outside the bounds: refuse, clip, or map the data's own range to the bounds"
+    )
+    action_bounds: Literal["stated", "data"] = setting(
+        "stated",
+        "data takes the smallest and largest logged action as the bounds, where nobody knows better ones",
+    )
+    action_low: tuple[float, ...] | None = setting(
+        None, "lower action bounds, when neither an environment nor the data gives them"
+    )
+    action_high: tuple[float, ...] | None = setting(
+        None, "upper action bounds, when neither an environment nor the data gives them"
+    )
+    reference_min_return: float | None = setting(
+        None, "return that a normalised score of 0 stands for (usually random actions)"
+    )
+    reference_max_return: float | None = setting(
+        None, "return that a normalised score of 100 stands for (usually an expert)"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_path_is_recognised(cls, values: object) -> object:
+        """Where only a place is given, its format is found out."""
+        if not isinstance(values, dict) or "dataset_kind" in values:
+            return values
+        given = values.get("dataset_path") is not None or values.get("dataset_id") is not None
+        return {**values, "dataset_kind": AUTO} if given else values
+
+    @field_validator("dataset_parts", mode="before")
+    @classmethod
+    def _parts_are_built(cls, value: object) -> object:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            return value
+        parts, mistakes = [], []
+        for index, part in enumerate(value):
+            try:
+                parts.append(DatasetPart.build(part) if isinstance(part, Mapping) else part)
+            except ConfigError as error:
+                mistakes += [f"dataset_parts[{index}].{line}" for line in str(error).splitlines()]
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
+        return tuple(parts)
+
+    @model_validator(mode="after")
+    def _recipe_is_complete(self) -> Self:
+        problems = [*self._recipe_problems(), *self._range_problems()]
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _recipe_problems(self) -> list[str]:
+        if self.dataset_kind != MIX:
+            parts = ["dataset_parts is used by dataset_kind 'mix' only"] if self.dataset_parts else []
+            return parts + _source_problems(self.dataset_kind, self, mix=True)
+        if unused := _unused_fields(MIX, self):
+            return [f"{name} of a mix is set in each part of dataset_parts" for name in unused]
+        if self.discount_by_time:
+            return ["discount_by_time of a mix is set in each part of dataset_parts"]
+        if len(self.dataset_parts) < 2:
+            return [f"dataset_parts must have at least 2 parts, got {len(self.dataset_parts)}"]
+        chosen = [(part.weight is not None, part.rows is not None) for part in self.dataset_parts]
+        if len(set(chosen)) > 1 or chosen[0] == (True, True):
+            return ["dataset_parts must all have a weight, or all have rows, or all have neither"]
+        if self.dataset_size is not None and not chosen[0][0]:
+            return ["dataset_size of a mix needs a weight in every part of dataset_parts"]
+        return []
+
+    def _range_problems(self) -> list[str]:
+        problems = []
+        if (self.action_low is None) != (self.action_high is None):
+            problems.append("action_low and action_high must be given together")
+        if self.action_low is not None and self.action_bounds == "data":
+            problems.append("action_bounds must be 'stated' where action_low and action_high are given")
+        minimum, maximum = self.reference_min_return, self.reference_max_return
+        if (minimum is None) != (maximum is None):
+            problems.append("reference_min_return and reference_max_return must be given together")
+        elif minimum is not None and maximum is not None and not minimum < maximum:
+            problems.append(f"reference_max_return must be > reference_min_return ({minimum}), got {maximum}")
+        return problems
+
+
+class OfflineFields(ControlFields, FineTuneFields, SelfJudgingFields, OfflineDataFields):
+    """How an offline run gets its data and trains on it, and how it goes on in an environment."""
+
+
+class OnlineDataFields(OfflineDataFields, ShareFields):
+    """Logged data beside what an online run collects (RLPD); none unless `dataset_kind` says so."""
+
+    dataset_kind: str = setting(
+        NO_DATA, f"where data beside the collected transitions comes from: none, mix, {_KINDS}"
+    )
+
+    def _recipe_problems(self) -> list[str]:
+        return [] if self.dataset_kind == NO_DATA else super()._recipe_problems()
+
+    def _range_problems(self) -> list[str]:
+        """What an online run has no use for: its environment has bounds, its updates take no returns."""
+        unused = {
+            "action_low": "the environment has the bounds",
+            "action_high": "the environment has the bounds",
+            "action_bounds": "the environment has the bounds",
+            "returns_to_go": "no update takes them",
+            "failure_reward": "no update takes returns-to-go",
+        }
+        fields = OfflineDataFields.model_fields
+        problems = [
+            f"{name} must be {fields[name].default or 'null'} online ({reason}), got {getattr(self, name)!r}"
+            for name, reason in unused.items()
+            if getattr(self, name) != fields[name].default
+        ]
+        return problems or super()._range_problems()
+
+
+def _unused_fields(kind: str, source: DatasetSource) -> list[str]:
+    """Fields that say something which nothing of this kind listens to."""
+    place, rolled_out = ("dataset_path", "dataset_id"), ("dataset_noise", "dataset_random_share")
+    unused: tuple[str, ...] = ("dataset_checkpoint", *rolled_out)
+    if kind in (*COLLECTED_KINDS, MIX):
+        unused = (*TABLE_FIELDS, *place, *(() if kind == "checkpoint" else unused))
+    return [name for name in unused if getattr(source, name) != DatasetSource.model_fields[name].default]
+
+
+def _source_problems(kind: str, source: DatasetSource, *, mix: bool = False) -> list[str]:
+    wrong = kind_problem(kind, mix=mix)
+    if wrong is not None:
+        return [wrong]
+    if source.discount_by_time and kind in COLLECTED_KINDS:
+        return [f"discount_by_time needs logged times, which dataset_kind '{kind}' does not have"]
+    if unused := _unused_fields(kind, source):
+        return [f"{name} is not used by dataset_kind '{kind}': leave it out" for name in unused]
+    if kind == "random":
+        return []
+    if kind == AUTO:
+        given = source.dataset_path is not None or source.dataset_id is not None
+        return [] if given else ["dataset_path (or dataset_id) is required by dataset_kind 'auto'"]
+    name = {"minari": "dataset_id", "checkpoint": "dataset_checkpoint"}.get(kind, "dataset_path")
+    return [f"{name} is required by dataset_kind '{kind}'"] if getattr(source, name) is None else []

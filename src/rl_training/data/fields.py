@@ -1,0 +1,275 @@
+"""The table of columns: what each is called here and in files, what it holds, where it comes from.
+
+Logs, stores, the cache, replay, mixes, files and batches carry whatever fields are in it. A field of your own
+is added with `register_field`, or offered by an installed package in the entry-point group
+`rl_training.fields`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+
+from rl_training.core.errors import ConfigError, DataError, did_you_mean
+from rl_training.core.registry import Registry
+from rl_training.core.transforms import RewardTransform
+from rl_training.core.types import STANDARD_FIELDS
+
+if TYPE_CHECKING:
+    from rl_training.data.offline_dataset import TransitionDataset
+
+FieldColumns = dict[str, list[str]]
+"""Field -> its columns of a table, in order."""
+
+
+@dataclass(frozen=True)
+class Discounting:
+    """How the future counts: gamma per step, or per median step of time; and what failing for ever costs."""
+
+    gamma: float
+    by_time: bool = False
+    failure_reward: float | None = None
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column, declared once; what is not said fits a number per row that learners ask for by name."""
+
+    name: str
+    kind: Literal["number", "vector", "flag", "id", "time"] = "number"
+    names: tuple[str, ...] | None = None
+    """names that it goes by in files, the first that a file has is taken; none: its own; empty: in no file"""
+    written: str | None = None
+    """the name in files that are written here, in the layout of D4RL; none: the first of `names`"""
+    role: str | None = None
+    """its key in the `columns:` of a table; none: it is mapped in `columns: fields:`"""
+    in_batches: Literal["always", "if given", "if needed", "never"] = "if needed"
+    """which batches hold it: all, those of data that has it, those of learners that need it, or none"""
+    derive: Callable[[TransitionDataset, Discounting], TransitionDataset] | None = None
+    """adds it to rows in time order, where a learner needs it and the data does not have it"""
+    follows_rewards: bool = False
+    """whether it is in units of the reward: derived anew, or scaled, where rewards are transformed"""
+    from_info: str | None = None
+    """the key of an environment's `info` that holds it after each step"""
+    width: int | None = None
+    """numbers of a vector that comes from `info`"""
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ConfigError(f"the name of a field must be a word such as costs, got {self.name!r}")
+        if self.from_info is not None and (self.kind == "vector") != (self.width is not None):
+            raise ConfigError(
+                f"field {self.name!r}: from_info needs the width of a vector, and of nothing else"
+            )
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        return (self.name,) if self.names is None else self.names
+
+    @property
+    def written_name(self) -> str:
+        return self.written or self.file_names[0]
+
+    @property
+    def is_numeric(self) -> bool:
+        """Numbers that are learned from, in contrast to marks, ids and times."""
+        return self.kind in ("number", "vector")
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """What one row of a batch holds, for a field that does not depend on the spaces."""
+        return () if self.width is None else (self.width,)
+
+
+def with_returns_to_go(dataset: TransitionDataset, how: Discounting) -> TransitionDataset:
+    """Monte-Carlo returns-to-go, which stop at the end of an episode."""
+    return dataset.with_discounted_returns_to_go(
+        how.gamma, failure_reward=how.failure_reward, by_time=how.by_time
+    )
+
+
+def with_next_actions(dataset: TransitionDataset, how: Discounting) -> TransitionDataset:
+    """The logged action of the row that holds the next observation; a row without one repeats its own.
+
+    After a termination the next action does not matter. At a time-out whose successor was recorded as an
+    observation alone, none was logged, and the row's own action is the nearest guess.
+    """
+    store = dataset.store
+    shares_rows = store.columns["next_obs"] is store.columns["obs"] and "next_obs" in store.row_maps
+    actions, maps = store.columns["actions"], dict(store.row_maps)
+    if shares_rows and len(actions) == len(store.columns["obs"]):
+        maps["next_actions"] = maps["next_obs"]
+        return dataset.with_store(
+            replace(store, columns={**store.columns, "next_actions": actions}, row_maps=maps)
+        )
+    ends = dataset.episode_ends("next_actions")
+    following = torch.from_numpy(np.arange(len(ends)) + ~ends).to(dataset.device)
+    if "actions" in maps:
+        maps["next_actions"] = maps["actions"]
+    added = replace(store, columns={**store.columns, "next_actions": actions}, row_maps=maps)
+    return dataset.with_store(added.looked_up_through(following, ["next_actions"]))
+
+
+def with_discounts(dataset: TransitionDataset, how: Discounting) -> TransitionDataset:
+    """The factor of the successor's value: gamma, or gamma to the power of the step's duration."""
+    factors = dataset.step_discounts(how.gamma, by_time=how.by_time).astype(np.float32)
+    return dataset.with_columns({"discounts": torch.from_numpy(factors).to(dataset.device)})
+
+
+_BUILTIN = {
+    field.name: field
+    for field in (
+        Field(
+            "obs",
+            "vector",
+            names=("obs", "observations", "observation", "states", "state"),
+            written="observations",
+            role="observations",
+            in_batches="always",
+        ),
+        Field("actions", "vector", names=("actions", "action"), role="actions", in_batches="always"),
+        Field("rewards", names=("rewards", "reward"), role="reward", in_batches="always"),
+        Field(
+            "next_obs",
+            "vector",
+            names=("next_obs", "next_observations", "next_observation", "next_states", "next_state"),
+            written="next_observations",
+            role="next_observations",
+            in_batches="always",
+        ),
+        Field(
+            "terminated",
+            "flag",
+            names=("terminals", "terminations", "terminated", "terminal", "termination"),
+            role="terminated",
+            in_batches="never",
+        ),
+        Field(
+            "truncated",
+            "flag",
+            names=("timeouts", "truncations", "truncated", "timeout", "truncation"),
+            role="truncated",
+            in_batches="never",
+        ),
+        # of a file: some end of an episode; of a batch: terminated
+        Field("dones", "flag", names=("dones", "done"), in_batches="always"),
+        Field("episode_ends", "flag", names=("episode_terminals", "episode_ends"), in_batches="never"),
+        Field(
+            "episode_ids",
+            "id",
+            names=("episode_ids", "episode_id", "episodes", "episode", "trajectory_ids", "trajectory_id"),
+            role="episode",
+            in_batches="never",
+        ),
+        Field("times", "time", names=(), role="time", in_batches="never"),
+        Field("truncations", "flag", names=(), in_batches="if given"),
+        Field(
+            "next_actions",
+            "vector",
+            names=("next_actions", "next_action"),
+            in_batches="if given",
+            derive=with_next_actions,
+        ),
+        Field(
+            "returns_to_go",
+            names=("returns_to_go", "mc_returns"),
+            in_batches="if given",
+            derive=with_returns_to_go,
+            follows_rewards=True,
+        ),
+        Field("discounts", names=(), in_batches="if given", derive=with_discounts),
+        Field("durations"),  # from a row to the next, in units of the median step
+        Field(
+            "behavior_logprobs",
+            names=("behavior_logprobs", "behavior_logprob"),
+            role="behavior_logprobs",
+        ),
+    )
+}
+
+END_FLAGS = ("terminated", "truncated", "dones", "episode_ends")
+"""Flags of a log that end an episode where they are set."""
+
+SPACE_FIELDS = ("obs", "next_obs", "actions", "next_actions")
+"""Vectors whose numbers are those of the spaces."""
+
+FIELDS: Registry[Field] = Registry("field", "rl_training.fields", {})
+for _field in _BUILTIN.values():
+    FIELDS.register(_field.name, _field)
+
+
+def register_field(field: Field) -> None:
+    """Make a field known: whatever reads, keeps or writes rows then carries it, and learners may need it."""
+    if not isinstance(field, Field):
+        raise DataError(f"register_field needs a Field, got {type(field).__name__}")
+    for other in all_fields():
+        shared = set(other.file_names) & set(field.file_names)
+        if shared and other.name != field.name:
+            raise ConfigError(
+                f"field {field.name!r} cannot go by {sorted(shared)[0]!r} in files: {other.name!r} does"
+            )
+    FIELDS.register(field.name, field)
+
+
+def all_fields() -> tuple[Field, ...]:
+    """Every field: the built-in ones in the order of batches and files, then those of others."""
+    return (*_BUILTIN.values(), *further_fields())
+
+
+def further_fields() -> tuple[Field, ...]:
+    """Fields that were registered or are offered by installed packages."""
+    return tuple(FIELDS.get(name) for name in FIELDS.names() if name not in _BUILTIN)
+
+
+def in_order(columns: Iterable[str]) -> list[str]:
+    """Names of fields in the order of the table; one that nobody declared is refused, not lost."""
+    given = set(columns)
+    known = [field.name for field in all_fields()]
+    refuse_undeclared(given - set(known), known)
+    return [*STANDARD_FIELDS, *(name for name in known if name in given and name not in STANDARD_FIELDS)]
+
+
+def refuse_undeclared(unknown: Iterable[str], known: Iterable[str], source: str = "") -> None:
+    """A column that is given under a name which no field has would be lost without a word."""
+    for name in sorted(unknown):
+        where = f"{source}: " if source else ""
+        raise DataError(
+            f"{where}no field is called {name!r}{did_you_mean(name, list(known))}; leave it out, or declare "
+            "it first (rl_training.register_field)"
+        )
+
+
+def named_in_files(names: Iterable[str]) -> dict[str, str]:
+    """Field -> the name that it has among those of a file."""
+    present = set(names)
+    found = {field.name: [name for name in field.file_names if name in present] for field in all_fields()}
+    return {field: accepted[0] for field, accepted in found.items() if accepted}
+
+
+def resolve_names(names: Iterable[str], source: str, *, optional: Iterable[str] = ()) -> dict[str, str]:
+    """Field -> the name it has in this log; without a necessary one it is refused, but for `optional`."""
+    present = list(names)
+    found = named_in_files(present)
+    present_or_optional = {*found, *optional, *(("terminated",) if "dones" in found else ())}
+    missing = [
+        field for field in ("obs", "actions", "rewards", "terminated") if field not in present_or_optional
+    ]
+    if missing:
+        wanted = ", ".join(f"{FIELDS.get(field).file_names[1]!r}" for field in missing)
+        has = ", ".join(sorted(present)) or "nothing"
+        raise DataError(f"{source}: missing key {wanted}; it has {has}")
+    return found
+
+
+def scaled_with_rewards(name: str, transform: RewardTransform, remedy: str) -> float:
+    """The factor of a field in units of the reward; only a scale of the rewards can be carried over to it."""
+    if not transform.is_scaling:
+        raise DataError(
+            f"the {name} of this dataset were given with it and do not follow from shifted or clipped "
+            f"rewards; {remedy}"
+        )
+    return transform.scale

@@ -1,0 +1,84 @@
+"""Data as people have it: a dataset, arrays by name, a data frame, or where it lies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy.typing as npt
+
+from rl_training.core.errors import ConfigError, WrongTypeError
+from rl_training.core.types import Facts
+from rl_training.data.convert import read_location, source_location
+from rl_training.data.offline_dataset import TransitionDataset
+
+
+@runtime_checkable
+class ArrowTable(Protocol):
+    """What pandas, polars and Arrow tables have in common."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+GivenData = TransitionDataset | Mapping[str, npt.ArrayLike] | ArrowTable | str | os.PathLike[str]
+"""A dataset, arrays by name, a data frame (pandas, polars, Arrow), or a path"""
+
+
+def read_log(
+    source: str | os.PathLike[str] | ArrowTable | Mapping[str, npt.ArrayLike],
+    *,
+    observations: str | Sequence[str] = (),
+    actions: str | Sequence[str] = (),
+    reward: str | None = None,
+    next_observations: str | Sequence[str] = (),
+    episode: str | None = None,
+    time: str | None = None,
+    terminated: str | None = None,
+    truncated: str | None = None,
+    behavior_logprobs: str | None = None,
+    units: Mapping[str, str] | None = None,
+    **fields: object,
+) -> TransitionDataset:
+    """Read a log: a file, folder, pattern or Minari id, a data frame, or arrays by name.
+
+    Keywords name the columns of a table (`obs_*` stands for all that match); files that say themselves what
+    is what need none. Further keywords are dataset fields of a config (`missing_values="hold"`, `max_gap`,
+    …). Without `reward`, only behaviour cloning can train on it.
+    """
+    columns: dict[str, object] = {"observations": observations, "actions": actions, "reward": reward}
+    columns |= {"next_observations": next_observations, "episode": episode, "time": time}
+    columns |= {"terminated": terminated, "truncated": truncated, "behavior_logprobs": behavior_logprobs}
+    columns["units"] = dict(units or {})
+    given = {name: value for name, value in columns.items() if value}
+    return as_dataset(source, given, fields, name="source")
+
+
+def as_dataset(
+    given: GivenData, columns: Facts | None = None, fields: Facts | None = None, *, name: str = "dataset"
+) -> TransitionDataset:
+    """Data in whatever form it is given, as a dataset.
+
+    `columns` and further dataset `fields` of a config say how a table is read; arrays by name are read as
+    one where there are any.
+    """
+    columns, fields = columns or {}, fields or {}
+    if isinstance(given, TransitionDataset):
+        return given
+    if isinstance(given, str | os.PathLike):
+        mapped = {**fields, "columns": columns} if columns else fields
+        log = read_location(source_location(os.fspath(given)), fields=mapped)
+        return TransitionDataset.from_log(log)
+    if isinstance(given, Mapping) and not (columns or fields):
+        return TransitionDataset.from_dict(given)
+    if isinstance(given, Mapping | ArrowTable):
+        for needed in ("observations", "actions"):
+            if needed not in columns:
+                raise ConfigError(
+                    f"columns.{needed} is required with a data frame: columns={{{needed!r}: […], …}}"
+                )
+        return TransitionDataset.from_dataframe(given, **columns, **fields)
+    raise WrongTypeError(
+        f"{name} must be a TransitionDataset, a mapping of arrays, a data frame or a path, "
+        f"got {type(given).__name__}"
+    )

@@ -1,0 +1,1 @@
+"""The demo: its plant, its story and its page."""

@@ -1,0 +1,216 @@
+"""A policy under judgement, whatever it is: anything that predicts, and what else it happens to offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.core.errors import DataError, UserError, WrongTypeError
+from rl_training.core.spaces import Spaces
+from rl_training.core.streams import torch_generator
+from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
+from rl_training.judging.settings import JudgeConfig
+from rl_training.judging.verdict import Check
+from rl_training.models.actors import gaussian_log_prob, squashed_log_prob
+from rl_training.policies.policy import Policy
+
+_CHUNK = 16_384
+OUTSIDE_TOLERANCE = 0.01
+"""Share of logged actions that may lie outside the policy's bounds (by more than this share of the range)."""
+
+
+@dataclass(frozen=True)
+class PolicyActions:
+    """A policy's actions at every logged state and at every state that followed, in the user's units.
+
+    Both are `[rows, draws, action_dim]`; a deterministic policy has one draw.
+    """
+
+    here: FloatArray
+    there: FloatArray
+
+
+class Predicts(Protocol):
+    """All that a judgement asks of a policy: deterministic actions in the user's units."""
+
+    def predict(self, obs: Any, /) -> Any: ...
+
+
+@runtime_checkable
+class Distributed(Protocol):
+    """A policy that can say how its draws are distributed: mean and log std in [-1, 1] units."""
+
+    spaces: Spaces
+
+    @property
+    def has_distribution(self) -> bool: ...
+
+    def distribution(self, obs: Any, /) -> tuple[Any, Any]: ...
+
+
+@dataclass(frozen=True)
+class JudgedPolicy:
+    """One policy by name, asked for actions in pieces and checked on the way."""
+
+    name: str
+    predictor: Predicts
+    action_dim: int
+
+    @property
+    def spaces(self) -> Spaces | None:
+        """The policy's own, where it has any."""
+        spaces = getattr(self.predictor, "spaces", None)
+        return spaces if isinstance(spaces, Spaces) else None
+
+    @property
+    def can_draw(self) -> bool:
+        return head_of(self.predictor) is not None
+
+    def actions(self, obs: FloatArray) -> FloatArray:
+        """`[n, obs_dim]` -> `[n, action_dim]`, in the user's units."""
+        parts = []
+        for start in range(0, len(obs), _CHUNK):
+            rows = obs[start : start + _CHUNK]
+            found = np.asarray(self.predictor.predict(rows), dtype=np.float32)
+            if found.shape != (len(rows), self.action_dim):
+                raise UserError(
+                    f"policy {self.name}: predict must give shape {(len(rows), self.action_dim)} for "
+                    f"{len(rows)} observations of this log, got {found.shape}"
+                )
+            if not np.isfinite(found).all():
+                raise UserError(f"policy {self.name}: predict gave NaN or infinity for logged observations")
+            parts.append(found)
+        return np.concatenate(parts)
+
+    def log_density(self, obs: FloatArray, unit_actions: FloatArray) -> Float64Array | None:
+        """log pi(a|s) in [-1, 1] units, or None where the policy has no density."""
+        if not self.can_draw:
+            return None
+        density = squashed_log_prob if head_of(self.predictor) == "squashed" else gaussian_log_prob
+        parts = []
+        for rows, mean, log_std in self._distributions(obs):
+            parts.append(density(torch.from_numpy(unit_actions[rows]).double(), mean, log_std).numpy())
+        return np.concatenate(parts)
+
+    def drawn(self, obs: FloatArray, noise: Tensor) -> FloatArray:
+        """Random actions from N(0, 1) noise `[n, draws, action_dim]`, of its shape, in the user's units."""
+        policy, squashed = self.predictor, head_of(self.predictor) == "squashed"
+        assert isinstance(policy, Distributed)
+        parts = []
+        for rows, mean, log_std in self._distributions(obs):
+            unbounded = mean.unsqueeze(-2) + log_std.exp().unsqueeze(-2) * noise[rows]
+            unit = unbounded.tanh() if squashed else unbounded.clamp(-1.0, 1.0)
+            parts.append(policy.spaces.to_env(unit.numpy()))
+        return np.concatenate(parts)
+
+    def _distributions(self, obs: FloatArray) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Rows and the mean and log std of their actions, piece by piece, in double precision."""
+        policy = self.predictor
+        assert isinstance(policy, Distributed)
+        for start in range(0, len(obs), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            given = torch.from_numpy(obs[rows]) if isinstance(policy, Policy) else obs[rows]
+            mean, log_std = (
+                torch.as_tensor(each).detach().cpu().double() for each in policy.distribution(given)
+            )
+            if not (mean.isfinite().all() and log_std.isfinite().all()):
+                raise UserError(f"policy {self.name}: distribution gave NaN or infinity")
+            yield rows, mean, log_std
+
+
+def head_of(policy: Predicts) -> str | None:
+    """How a draw is made from mean and log std, or None where nothing is drawn."""
+    if not isinstance(policy, Distributed) or not policy.has_distribution:
+        return None
+    if isinstance(policy, Policy):
+        return policy.actor.kind
+    kind = getattr(policy, "metadata", {}).get("actor", {}).get("kind")
+    return None if kind is None else str(kind)
+
+
+def check_predicts(name: str, policy: object) -> None:
+    """Anything that predicts can be judged, and nothing else."""
+    if not callable(getattr(policy, "predict", None)):
+        raise WrongTypeError(
+            f"policies must have predict(obs), {name} is {type(policy).__name__}; open a file, a checkpoint "
+            "or a run with rl_training.load_policy"
+        )
+
+
+def check_fits(policy: JudgedPolicy, log: JudgedLog, source: str, data_spaces: Spaces | None) -> None:
+    """A policy of other sizes or action units than the log's cannot be judged with it."""
+    spaces = policy.spaces
+    if spaces is None:
+        return
+    sizes = log.obs.shape[1], log.actions.shape[1]
+    if (spaces.obs_dim, spaces.action_dim) != sizes:
+        raise DataError(
+            f"policy {policy.name} has {spaces.obs_dim} observations and {spaces.action_dim} actions, "
+            f"{source} has {sizes[0]} and {sizes[1]}: judge it on data of its own kind"
+        )
+    low, high = np.array(spaces.action_low), np.array(spaces.action_high)
+    margin = OUTSIDE_TOLERANCE * (high - low)
+    outside = ((log.actions < low - margin) | (log.actions > high + margin)).mean(axis=0)
+    wrong = int(outside.argmax())
+    logged = f"spans [{log.actions[:, wrong].min():g}, {log.actions[:, wrong].max():g}]"
+    other_units = False
+    if data_spaces is not None:
+        stated = np.array(data_spaces.action_low), np.array(data_spaces.action_high)
+        logged = f"states the bounds [{stated[0][wrong]:g}, {stated[1][wrong]:g}]"
+        other_units = not (np.allclose(stated[0], low) and np.allclose(stated[1], high))
+    if outside[wrong] > OUTSIDE_TOLERANCE or other_units:
+        raise DataError(
+            f"policy {policy.name} acts within [{low[wrong]:g}, {high[wrong]:g}] for action {wrong}, but "
+            f"{source} {logged}: are the units the same?"
+        )
+
+
+def actions_in_the_log(
+    policies: Sequence[JudgedPolicy], log: JudgedLog, config: JudgeConfig
+) -> list[PolicyActions]:
+    """Drawn once for the whole log, as the behaviour's next actions were: rows average the chance out.
+
+    All policies use the same noise, so that their order does not depend on luck of their own. A policy that
+    cannot be drawn from beside one that can repeats its action.
+    """
+    draws = config.action_draws if any(each.can_draw for each in policies) else 0
+
+    def actions(policy: JudgedPolicy, obs: FloatArray, name: str) -> FloatArray:
+        if not draws or not policy.can_draw:
+            return np.repeat(policy.actions(obs)[:, None], max(1, draws), axis=1)
+        generator = torch_generator(config.seed, "judge", "drawn actions", name)
+        return policy.drawn(obs, torch.randn((len(obs), draws, policy.action_dim), generator=generator))
+
+    return [
+        PolicyActions(actions(each, log.obs, "here"), actions(each, log.next_obs, "there"))
+        for each in policies
+    ]
+
+
+def rollout_actions(
+    policy: JudgedPolicy, worlds: int, config: JudgeConfig
+) -> Callable[[FloatArray], FloatArray]:
+    """A policy inside the model, `[worlds * n, obs_dim]` -> `[worlds * n, action_dim]`: one action per row
+    and step, a fresh draw where it is judged by draws. Worlds share their noise."""
+    if not config.action_draws or not policy.can_draw:
+        return policy.actions
+    generator = torch_generator(config.seed, "judge", "rollout actions")
+
+    def draw(obs: FloatArray) -> FloatArray:
+        noise = torch.randn((len(obs) // worlds, 1, policy.action_dim), generator=generator)
+        return policy.drawn(obs, noise.repeat(worlds, 1, 1))[:, 0]
+
+    return draw
+
+
+def draws_check(policy: JudgedPolicy, config: JudgeConfig) -> Check:
+    """Whether the policy was judged as was asked: by its draws."""
+    if policy.can_draw:
+        return Check("passed", f"Judged as it draws its actions, {config.action_draws} draws per state.")
+    reason = "It says nothing of how it draws its actions: judged by the deterministic ones."
+    return Check("warned", reason)

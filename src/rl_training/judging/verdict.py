@@ -1,0 +1,263 @@
+"""From values and checks to one of four verdicts and the sentence that says it, as objects that turn into
+JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from rl_training.judging.log import Float64Array
+
+Verdict = Literal["better", "worse", "indistinguishable", "refused"]
+Outcome = Literal["passed", "warned", "refused"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number and where it lies with the stated confidence; without bounds, nothing is claimed of it."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question asked of the data, what came out, and what that means."""
+
+    outcome: Outcome
+    reason: str
+    """one plain sentence"""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ActionComparison:
+    """One action of the policy beside the logged one, in the user's units."""
+
+    name: str
+    mean_difference: float
+    """mean |pi(s) - a|"""
+    mean: float
+    logged_mean: float
+    on_bound: float
+    """share of states at which the policy's action lies on a bound"""
+    logged_on_bound: float
+    rate: float
+    """mean |change| from one logged state to the next"""
+    logged_rate: float
+
+
+@dataclass(frozen=True)
+class UncoveredState:
+    """A logged state at which the policy does what the log has never seen the like of."""
+
+    distance: float
+    """in multiples of what 99 % of the logged rows stay below"""
+    observation: Mapping[str, float]
+    logged_action: Mapping[str, float]
+    action: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a page draws: points and curves, as plain numbers."""
+
+    actions: tuple[ActionComparison, ...] = ()
+    along_time: tuple[tuple[float, float, float], ...] = ()
+    """(step, value of the policy, value of the behaviour) along the logged episodes"""
+    map_logged: tuple[tuple[float, float], ...] = ()
+    map_inside: tuple[tuple[float, float], ...] = ()
+    map_outside: tuple[tuple[float, float], ...] = ()
+    uncovered: tuple[UncoveredState, ...] = ()
+    critic: tuple[tuple[float, float], ...] = ()
+    """(value by the critic it was trained with, mean return-to-go of such rows), from low to high values"""
+    training: tuple[tuple[float, float, float, float], ...] = ()
+    """(updates, value, low, high) while the values were fitted"""
+
+
+@dataclass(frozen=True)
+class PolicyJudgement:
+    """One policy: its value, whether that is better than the log, and why one may or may not believe it."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    difference: Interval
+    """to the behaviour's value"""
+    verdict: Verdict
+    sentence: str
+    reasons: tuple[str, ...]
+    """why it was refused, or what else should be known"""
+    estimates: Mapping[str, Interval]
+    checks: Mapping[str, Check]
+    evidence: Evidence
+    score: float
+    """for ranking: the mean of both methods; of a refused policy, if it earns the least outside the log"""
+    members: tuple[float, ...] = ()
+    """the fitted value by each network; those of one place saw the same episodes for every policy"""
+
+
+@dataclass(frozen=True)
+class BehaviourJudgement:
+    """The log's own behaviour, valued by the same procedure."""
+
+    value: float
+    low: float
+    high: float
+    mean_return: float
+    """mean discounted return of the episodes as logged, without what cut-off episodes would still earn"""
+    checks: Mapping[str, Check]
+    calibration: tuple[tuple[float, float], ...]
+    """(held-out value, mean return-to-go of such rows), from low to high values"""
+
+
+def place(score: float, *, refused: bool) -> tuple[bool, float]:
+    """What anything judged is sorted by, from the one to take first: the score; refused ones come last."""
+    return refused, -score
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The answer to: how good are these policies, by this log?"""
+
+    policies: tuple[PolicyJudgement, ...]
+    behaviour: BehaviourJudgement
+    data: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    advice: tuple[str, ...]
+    """what would make the answer surer"""
+    seconds: float
+
+    @property
+    def gamma(self) -> float:
+        return float(self.settings["gamma"])
+
+    def per_step(self, value: float) -> float:
+        """A discounted value as reward per step."""
+        kept = float(self.data.get("step_discount", self.gamma))
+        return value * (1.0 - kept) if kept < 1.0 else value / float(self.data["mean_length"])
+
+    def ranking(self) -> list[PolicyJudgement]:
+        """From the one to take first; refused ones come last."""
+        return sorted(self.policies, key=lambda each: place(each.score, refused=each.verdict == "refused"))
+
+    def ties(self) -> list[PolicyJudgement]:
+        """The first of the ranking and those that this log cannot tell from it, in order.
+
+        Compared network by network: what all policies share, such as lucky episodes, cancels.
+        """
+
+        first, *others = self.ranking()
+        tied = [first]
+        for each in others:
+            if each.verdict == "refused" and first.verdict != "refused":
+                continue
+            gap = interval(np.subtract(first.members, each.members), float(self.settings["confidence"]))
+            if gap.low is None or gap.low <= 0.0:
+                tied.append(each)
+        return tied
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data: `json.dumps` takes it."""
+        plain = asdict(self)
+        for policy, told in zip(self.policies, plain["policies"], strict=True):
+            told["per_step"] = self.per_step(policy.value)
+        plain["behaviour"]["per_step"] = self.per_step(self.behaviour.value)
+        return plain
+
+
+def interval(
+    members: Float64Array, confidence: float, extra: float = 0.0, *, of_mean: bool = False
+) -> Interval:
+    """Mean of bootstrap members and t times their spread, widened by a known error of the level.
+
+    `of_mean`: t times the standard error of their mean instead, where members differ by more than the log.
+    """
+    from scipy.stats import t
+
+    mean = float(members.mean())
+    spread = float(members.std(ddof=1)) / (len(members) ** 0.5 if of_mean else 1.0)
+    reach = float(t.ppf((1.0 + confidence) / 2.0, len(members) - 1)) * spread + extra
+    return Interval(mean, mean - reach, mean + reach)
+
+
+def combined(first: Interval, second: Interval, *, mean: bool) -> Interval:
+    """The first method's value, or the mean of both, with an interval that spans both.
+
+    Each sees what the other cannot: resampling shows noise, another method shows extrapolation.
+    """
+    lows, highs = (first.low, second.low), (first.high, second.high)
+    low = None if None in lows else min(each for each in lows if each is not None)
+    high = None if None in highs else max(each for each in highs if each is not None)
+    return Interval((first.value + second.value) / 2.0 if mean else first.value, low, high)
+
+
+def shifted(interval: Interval, by: float) -> Interval:
+    low, high = (None if bound is None else bound + by for bound in (interval.low, interval.high))
+    return Interval(interval.value + by, low, high)
+
+
+def verdict_of(difference: Interval, checks: Mapping[str, Check]) -> Verdict:
+    if any(check.outcome == "refused" for check in checks.values()):
+        return "refused"
+    if difference.low is not None and difference.low > 0.0:
+        return "better"
+    if difference.high is not None and difference.high < 0.0:
+        return "worse"
+    return "indistinguishable"
+
+
+def sentence_of(verdict: Verdict, difference: Interval, per_step: float, checks: Mapping[str, Check]) -> str:
+    """The verdict as a person would say it; `per_step` is the difference as reward per step."""
+    if verdict == "refused":
+        reasons = " ".join(check.reason for check in checks.values() if check.outcome == "refused")
+        return f"Cannot be judged with this data: {reasons}"
+    if verdict == "indistinguishable":
+        bounds = f"[{number(difference.low)}, {number(difference.high)}]"
+        told = f"{'+' * (difference.value > 0)}{number(difference.value)} {bounds}"
+        return f"Not distinguishable from the logged behaviour with this data: {told}."
+    low, high = difference.low, difference.high
+    if difference.value < 0.0 and low is not None and high is not None:
+        low, high = -high, -low  # the size of what is lost
+    return (
+        f"{verdict.capitalize()} than the logged behaviour by {number(abs(difference.value))} "
+        f"[{number(low)}, {number(high)}], {number(abs(per_step))} per step."
+    )
+
+
+def number(value: float | None) -> str:
+    """Four digits or so."""
+    if value is None or not np.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def advice_for(policies: Sequence[PolicyJudgement], behaviour: BehaviourJudgement) -> tuple[str, ...]:
+    """What would make an answer surer, what helps most first; none where everything was sure."""
+    everything = [*(each.checks for each in policies), behaviour.checks]
+    refused = {name for found in everything for name, check in found.items() if check.outcome == "refused"}
+    told = []
+    if "falsification" in refused:
+        told.append(
+            "Look for what is missing in the observations (a set point, a disturbance, the previous action), "
+            "and check that each reward belongs to the row it stands in."
+        )
+    if refused & {"coverage", "rollout_coverage"}:
+        told.append(
+            "Log some episodes with actions nearer to the policy's, for example the running controller with "
+            "small deviations towards it; or train with a stronger pull to the data."
+        )
+    if "convergence" in refused:
+        told.append("Allow more updates, or judge with a smaller gamma.")
+    if "second_opinion" in refused:
+        told.append("Log more episodes in the states where the policy differs most from the log.")
+    if any(each.verdict == "indistinguishable" for each in policies):
+        told.append("Log more episodes: the interval shrinks with the square root of their number.")
+    return tuple(told)

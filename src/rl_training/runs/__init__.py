@@ -1,0 +1,1 @@
+"""Runs: their directories, training, resuming, saving, tracking, exporting."""

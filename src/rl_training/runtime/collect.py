@@ -1,0 +1,269 @@
+"""Steps through environments and hands out transitions: one true row per step, none across a reset."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rl_training.core.errors import EnvironmentProblem
+from rl_training.core.spaces import FloatArray
+from rl_training.core.streams import RandomStream, torch_generator
+from rl_training.core.types import Array, Facts, State
+from rl_training.data.fields import Field
+from rl_training.runtime.envs import (
+    FAULT,
+    EnvLike,
+    describe_error,
+    episode_seed,
+    failing_part,
+    make_vector_env,
+    spaces_of,
+)
+
+BoolArray = npt.NDArray[np.bool_]
+
+# As arrays: numpy converts a Python number anew in every call, which takes as long as the comparison.
+LOWEST, HIGHEST = np.array(-1.0, dtype=np.float32), np.array(1.0, dtype=np.float32)
+
+
+@dataclass(slots=True)
+class FinishedEpisode:
+    """What an episode that has just ended amounts to, in the environment's own rewards."""
+
+    ret: float
+    length: int
+
+
+@dataclass(slots=True)
+class Steps:
+    """One transition of every environment (first axis), and the episodes that ended with it.
+
+    `next_obs` is the true successor, also where an episode ends. At most one of the two flags is set: an
+    environment that reports both has terminated, and there is nothing to bootstrap from.
+    """
+
+    obs: FloatArray
+    actions: FloatArray
+    rewards: FloatArray
+    next_obs: FloatArray
+    terminated: BoolArray
+    truncated: BoolArray
+    episodes: list[FinishedEpisode]
+    fields: dict[str, FloatArray] = field(default_factory=dict)
+    """fields from the environments' infos"""
+
+    @property
+    def dones(self) -> FloatArray:
+        """1.0 where the bootstrap is cut: terminated, never truncated."""
+        return self.terminated.astype(np.float32)
+
+
+class Collector:
+    """`num_envs` copies of an environment, each somewhere in an episode of its own.
+
+    Episode k of environment i starts from a seed made of (seed, i, k), so an unfinished episode is described
+    by its number and the actions so far, and can be lived through again elsewhere. Environments and episodes
+    count from 0, steps from 1.
+    """
+
+    def __init__(
+        self,
+        env: EnvLike,
+        env_kwargs: Mapping[str, object] | None,
+        num_envs: int,
+        seed: int,
+        *,
+        async_envs: bool = False,
+        fields: Sequence[Field] = (),
+    ) -> None:
+        """`fields` are taken from the infos of every step, which must have them."""
+        if num_envs < 1:
+            raise ValueError(f"num_envs must be >= 1, got {num_envs}")
+        self.env_id = str(env)
+        self.num_envs = num_envs
+        self.seed, self.fields = seed, tuple(fields)
+        self.spaces = spaces_of(env, env_kwargs)
+        self._random = RandomStream([torch_generator(seed, "env", "random_actions")], "uniform")
+        self._episodes = [-1] * num_envs
+        self._returns = [0.0] * num_envs
+        # Actions of the unfinished episodes, as bytes: grows without bound only if an episode does.
+        self._played = [bytearray() for _ in range(num_envs)]
+        self._problem: EnvironmentProblem | None = None
+        self._in_call = False
+        self._envs = make_vector_env(
+            env, env_kwargs or {}, num_envs, async_envs=async_envs, fields=self.fields
+        )
+        try:
+            everyone = list(range(num_envs))
+            self._observations = self._reset(everyone)
+            self._enter_next_episode(everyone)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def observations(self) -> FloatArray:
+        """What every environment shows now: `[num_envs, obs_dim]`, to be acted on and not to be changed."""
+        return self._observations
+
+    def step(self, actions: Array | None = None) -> Steps:
+        """Play one action (in [-1, 1]) in every environment, uniformly random ones if none are given.
+
+        When this raises, `state_dict` still describes the moment before the step.
+        """
+        if self._problem is not None:
+            raise self._problem
+        if actions is not None:
+            return self._step(self._check_actions(actions))
+        try:
+            return self._step(self._random_actions())
+        except BaseException:
+            self._random.give_back()
+            raise
+
+    def _step(self, unit: FloatArray) -> Steps:
+        played = self.spaces.to_env(unit)
+        obs, rewards, terminated, truncated, infos = self._ask(self._envs.step, played)
+        if FAULT in infos:
+            raise self._step_failed(played, infos[FAULT])
+        next_obs = observations = obs.astype(np.float32)
+        terminated, truncated = terminated.copy(), truncated.copy()
+        flags = zip(terminated.tolist(), truncated.tolist(), strict=True)
+        ended = [index for index, (by_itself, by_limit) in enumerate(flags) if by_itself or by_limit]
+        if ended:
+            truncated &= ~terminated
+            observations = next_obs.copy()
+            observations[ended] = self._reset(ended)
+        # From here on nothing can fail: the step has happened.
+        rows = (self._observations, unit, rewards.astype(np.float32), next_obs, terminated, truncated)
+        self._observations = observations
+        for index, reward in enumerate(rewards.tolist()):
+            self._returns[index] += reward
+            self._played[index] += played[index].tobytes()
+        episodes = [FinishedEpisode(self._returns[index], self._length(index)) for index in ended]
+        self._enter_next_episode(ended)
+        return Steps(*rows, episodes, {each.name: infos[each.name] for each in self.fields})
+
+    def state_dict(self) -> State:
+        """Where every environment is: its episode and the actions played in it so far."""
+        lengths = [self._length(index) for index in range(self.num_envs)]
+        actions = np.frombuffer(b"".join(self._played), dtype=np.float32)
+        return {
+            "episodes": list(self._episodes),
+            "lengths": lengths,
+            "actions": actions.reshape(sum(lengths), self.spaces.action_columns).copy(),
+            "returns": list(self._returns),
+            "observations": self._observations.copy(),
+            "random": self._random.state_dict(),
+        }
+
+    def load_state_dict(self, state: Facts) -> None:
+        """Go where `state_dict` says, by replaying every unfinished episode from its seed.
+
+        An environment that does not come out where it was is not a function of its seed and actions. That
+        costs the exactness of the resumed run, not the run: it goes on from wherever the replay led.
+        """
+        if len(state["episodes"]) != self.num_envs:
+            raise ValueError(
+                f"num_envs must be {len(state['episodes'])} as in the saved collector, got {self.num_envs}"
+            )
+        self._random.load_state_dict(state["random"])
+        self._episodes = [int(episode) for episode in state["episodes"]]
+        self._returns = [float(ret) for ret in state["returns"]]
+        cuts = np.cumsum(state["lengths"])[:-1]
+        actions = np.split(np.asarray(state["actions"], dtype=np.float32), cuts)
+        self._played = [bytearray(rows.tobytes()) for rows in actions]
+        self._problem = None
+        self._replay(actions, np.asarray(state["observations"], dtype=np.float32))
+
+    def close(self) -> None:
+        """Close the environments; workers interrupted in a call, say by Ctrl-C, are ended at once."""
+        self._envs.close(terminate=self._in_call)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _reset(self, indices: list[int]) -> FloatArray:
+        """Reset these environments with the seeds of their next episodes; their first observations."""
+        mask = np.zeros(self.num_envs, dtype=np.bool_)
+        mask[indices] = True
+        seeds = [self._seed_of(index, episode + 1) for index, episode in enumerate(self._episodes)]
+        obs, infos = self._ask(self._envs.reset, seed=seeds, options={"reset_mask": mask})
+        if infos:
+            index, fault = next((i, text) for i, text in enumerate(infos[FAULT]) if text is not None)
+            raise self._stop(f"environment {index} (episode {self._episodes[index] + 1}, reset)", fault)
+        first: FloatArray = obs[indices].astype(np.float32)
+        return first
+
+    def _replay(self, actions: list[FloatArray], expected: FloatArray) -> None:
+        seeds = [self._seed_of(index, episode) for index, episode in enumerate(self._episodes)]
+        results = self._ask(self._envs.call, "replay", seeds, actions)
+        for index, (_, _, fault) in enumerate(results):
+            if fault is not None:
+                place = f"environment {index} (episode {self._episodes[index]}, replayed on resume)"
+                raise self._stop(place, fault)
+        self._observations = np.stack([obs for obs, _, _ in results]).astype(np.float32)
+        ended = [index for index, (_, over, _) in enumerate(results) if over]
+        if ended or not np.array_equal(self._observations, expected):
+            warnings.warn(
+                f"environment {self.env_id!r} is not deterministic given its seed and actions; "
+                "the resumed run continues from a different state",
+                stacklevel=3,
+            )
+        if ended:
+            self._observations[ended] = self._reset(ended)
+            self._enter_next_episode(ended)
+
+    def _enter_next_episode(self, indices: list[int]) -> None:
+        for index in indices:
+            self._episodes[index] += 1
+            self._returns[index] = 0.0
+            self._played[index] = bytearray()
+
+    def _seed_of(self, index: int, episode: int) -> int:
+        return episode_seed(self.seed, "env", index, episode)
+
+    def _length(self, index: int) -> int:
+        """Steps so far in the current episode of an environment."""
+        return len(self._played[index]) // (4 * self.spaces.action_columns)
+
+    def _random_actions(self) -> FloatArray:
+        size = (self.num_envs, self.spaces.action_columns)
+        return self.spaces.random(self._random.next(size[0] * size[1]).numpy().reshape(size))
+
+    def _check_actions(self, actions: Array) -> FloatArray:
+        wanted = (self.num_envs, self.spaces.action_dim)
+        if actions.shape != wanted:
+            raise ValueError(f"actions must have shape {list(wanted)}, got {list(actions.shape)}")
+        clipped: FloatArray = np.minimum(np.maximum(actions, LOWEST, dtype=np.float32), HIGHEST)
+        return clipped
+
+    def _ask(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the vector environment. It does not raise by itself, unless a worker process has died."""
+        self._in_call = True
+        try:
+            result = method(*args, **kwargs)
+        except Exception as error:
+            raise self._stop(failing_part(self._envs), f"failed: {describe_error(error)}") from error
+        self._in_call = False
+        return result
+
+    def _step_failed(self, actions: FloatArray, faults: Sequence[str | None]) -> EnvironmentProblem:
+        index, fault = next((i, text) for i, text in enumerate(faults) if text is not None)
+        if not np.isfinite(actions[index]).all():
+            fault = f"was given the action {actions[index].tolist()}, which is not finite"
+        step = self._length(index) + 1
+        return self._stop(f"environment {index} (episode {self._episodes[index]}, step {step})", fault)
+
+    def _stop(self, place: str, event: str) -> EnvironmentProblem:
+        """The error to raise now, and again should anyone try to go on."""
+        self._problem = EnvironmentProblem(f"{place} of {self.env_id!r} {event}")
+        return self._problem

@@ -1,1 +1,0 @@
-"""Where batches come from."""

@@ -1,0 +1,219 @@
+"""Every benchmark starts: with a tiny budget each comes to its end and says what it measured.
+
+The numbers mean nothing here. What no test environment has is left out or stood in for: other libraries take
+no part, a checkout of CORL is a few lines, and benchmarks of d3rlpy and Ray alone go as far as their help.
+"""
+
+import ast
+import json
+import multiprocessing
+import os
+import runpy
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS, SOURCE = ROOT / "benchmarks", ROOT / "src"
+SECONDS = 240.0
+EPISODES, LENGTH = 24, 20
+JUDGE = {"updates": 2, "members": 2, "model_updates": 2, "density_updates": 2, "rollout_starts": 2}
+NO_PEERS = "--skip-install --peers-env nowhere --output-dir out"
+
+
+@dataclass(frozen=True)
+class Start:
+    words: str
+    """Its command line; `{data}` is a folder of logs, `{corl}` a stand-in for a checkout of CORL."""
+    says: str
+    """What stands in its output if it came to its end."""
+    code: int = 0
+
+
+SMALL = "--set algo_kwargs.hidden_sizes=[8,8] --set algo_kwargs.batch_size=8 --set eval_episodes=1"
+TINY_BC = "--algo bc --width 8 --batch-size 8"
+TRUTH = "--data {data} --set pendulum-random --share 0.001 --out out --settings {judge}"
+STARTS = {
+    "scores/offline_scores.py": Start(
+        f"--data {{log}} --reference=-1000,0 --algo td3_bc/pendulum:4 --seeds 0 --output-dir out {SMALL}",
+        "| pendulum-random-v0 | td3_bc/pendulum | 4 | 1 |",
+    ),
+    "scores/offline_corl.py": Start(
+        "--corl {corl} --data {log} --reference=-1000,0 --algo corl-iql:4 --seeds 0 --output-dir out",
+        "| pendulum-random-v0 | corl-iql | 4 | 1 | -7 ± 0 |",
+    ),
+    "scores/finetune_scores.py": Start(
+        "pendulum --data {log} --corl {corl} --cases td3_bc corl-iql --seeds 0 --offline 4 --online 4 "
+        "--output-dir out",
+        "| corl-iql | 1 |",
+    ),
+    "scores/online_pendulum.py": Start(
+        "--algos sac --seeds 0 --target -1000000 --eval-interval 20 --learning-starts 10 --output-dir out",
+        "\n| sac | 20 | ",
+    ),
+    "scores/parity/run.py": Start("", "| case | 1 | 5 | 50 |"),
+    "speed/amd_path.py": Start("--algo bc --starts 1 --seconds 0.01", "\n| bc | "),
+    "speed/compile_time.py": Start(f"{TINY_BC} --seconds 0.01 --backend aot_eager", "\n| bc | 1 | "),
+    "speed/cost_growth.py": Start(
+        "--panel batch --mode eager --at-most 32 --seconds 0.01", "batch 32 {'eager'"
+    ),
+    "speed/data_loading.py": Start(
+        "--rows 2000 --repeats 1 --files log.parquet", "log.parquet: peak memory / arrays"
+    ),
+    "speed/memory_growth.py": Start(f"{TINY_BC} --mode eager --updates 20", "\n| bc | eager |"),
+    "speed/predict_latency.py": Start("--calls 20 --rounds 2", "| ONNX (onnxruntime) |"),
+    "speed/profile_updates.py": Start(f"{TINY_BC} --mode eager", "\n| bc | "),
+    "speed/throughput/__main__.py": Start(
+        f"{NO_PEERS} --algo bc --hidden 64 --threads 1 --kind update --rounds 1 --seconds 0.01",
+        "written: out/report.md",
+    ),
+    "faults/kill_commands.py": Start("train_offline --kills 1", "1 comparisons; differs: nothing"),
+    "faults/kill_finetune.py": Start("--kills 1 --algo td3_bc", "from the undisturbed run: none"),
+    "faults/kill_resume.py": Start("--kills 1 --seed 1", "from the undisturbed run: none"),
+    "faults/sweep_kill.py": Start(
+        "--algo td3_bc --seeds 1 --steps 40 --kills 0", "1 complete runs, all equal bit for bit"
+    ),
+    "faults/tune_kill.py": Start("--trials 1 --after 0 --workers 1", "1 trials: {'COMPLETE': 1}"),
+    "faults/ray_faults.py": Start("--help", "--steps"),
+    "faults/mutants.py": Start("warm-up: ignored", "1 of 1 faults killed"),
+    "judge/truth.py": Start(f"{TRUTH} --seeds 0", "| pendulum-random-0.001 0 | headline |"),
+    "judge/selection.py": Start(f"{TRUTH} --seed 0", "| judge's first choice |"),
+    "judge/d3rlpy_fqe.py": Start("--help", "--ours"),
+    "judge/speed.py": Start("--data {log} --widths 8 --rounds 1", "ms an update of 96 networks"),
+    # two repetitions cannot cover in 93 to 97 % of cases, which its exit code says
+    "judge/interval_coverage.py": Start("--repetitions 2", "normal             1              3", code=1),
+}
+STARTED_BY_OTHERS = {"scores/finetune_corl.py", "speed/throughput/worker.py"}
+CORL_SCRIPT = """
+    from dataclasses import dataclass
+
+    import d4rl, gym, pyrallis, wandb
+    from tqdm import trange
+
+    @dataclass
+    class TrainConfig:
+        env: str = ""
+        device: str = ""
+        seed: int = 0
+        eval_freq: int = 0
+        n_episodes: int = 0
+        buffer_size: int = 0
+        max_timesteps: int = 0
+        offline_iterations: int = 0
+        online_iterations: int = 0
+        normalize_reward: bool = False
+        beta: float = 0.0
+
+    @pyrallis.wrap()
+    def train(config):
+        env = gym.wrappers.TransformObservation(gym.make(config.env), lambda obs: obs)
+        env.seed(config.seed)
+        assert env.reset().shape == d4rl.qlearning_dataset(env)["observations"].shape[1:]
+        for step in trange(config.max_timesteps + config.offline_iterations + config.online_iterations):
+            score = 100 * env.get_normalized_score(-7.0)
+            wandb.log({"eval/d4rl_normalized_score": score, "d4rl_normalized_score": score}, step=step)
+"""
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What command lines name: logs of random numbers, and a checkout of CORL with one script."""
+    root = tmp_path_factory.mktemp("benchmarks")
+    log, of_judge = root / "pendulum-random-v0.hdf5", root / "pendulum" / "pendulum_random_v1.1.0.h5"
+    of_judge.parent.mkdir()
+    rng, rows = np.random.default_rng(0), EPISODES * LENGTH
+    columns = {
+        "observations": rng.normal(size=(rows, 3)),
+        "next_observations": rng.normal(size=(rows, 3)),
+        "actions": rng.uniform(-2.0, 2.0, (rows, 1)),
+        "rewards": -rng.random(rows),
+        "terminals": np.zeros(rows),
+        "timeouts": np.arange(rows) % LENGTH == LENGTH - 1,
+    }
+    for path in (log, of_judge):
+        with h5py.File(path, "w") as file:
+            file.attrs["env_id"] = "Pendulum-v1"
+            for name, values in columns.items():
+                file.create_dataset(name, data=values.astype(np.float32))
+    for kind in ("offline", "finetune"):
+        script = root / "corl" / "algorithms" / kind / "iql.py"
+        script.parent.mkdir(parents=True)
+        script.write_text(textwrap.dedent(CORL_SCRIPT))
+    settings = root / "corl" / "configs" / "offline" / "iql" / "pendulum" / "random_v2.yaml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("beta: 3\nunknown: 1\n")
+    return {
+        "data": str(root),
+        "log": str(log),
+        "corl": str(root / "corl"),
+        "judge": json.dumps(JUDGE, separators=(",", ":")),
+    }
+
+
+def run_script(script: Path, words: list[str], folder: Path, environment: dict[str, str]) -> None:
+    """In a process of its own that has the large libraries already."""
+    os.chdir(folder)
+    os.environ.update(environment)
+    with open("output.txt", "w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    sys.argv = [str(script), *words]
+    sys.path.insert(0, str(script.parent))
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def started(script: Path, words: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """Exit code and output; the libraries are imported once for all of these scripts."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "gymnasium", "h5py", "scipy.stats", "pytest"])
+    process = context.Process(target=run_script, args=(script, words, folder, environment))
+    process.start()
+    process.join(SECONDS)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    return process.exitcode or 0, (folder / "output.txt").read_text()
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_it_runs_to_its_end(name: str, tmp_path: Path, places: dict[str, str]) -> None:
+    start, script = STARTS[name], BENCHMARKS / name
+    words = [word.format_map(places) for word in start.words.split()]
+    # one thread, as everywhere; nothing is compiled where another backend is not asked for
+    environment = {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    if "aot_eager" not in words:
+        environment["TORCHDYNAMO_DISABLE"] = "1"
+    code, output = started(script, words, tmp_path, environment)
+    assert code == start.code and "Traceback" not in output and "failed:" not in output, output
+    assert start.says in output
+
+
+def test_no_benchmark_is_forgotten() -> None:
+    """Whatever is meant to be started is in the list above."""
+    scripts = {
+        str(path.relative_to(BENCHMARKS))
+        for path in BENCHMARKS.rglob("*.py")
+        if 'if __name__ == "__main__":' in path.read_text()
+    }
+    assert scripts == STARTS.keys() | STARTED_BY_OTHERS
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("speed/*.py")), ids=lambda path: path.stem)
+def test_what_measures_speed_lets_rl_training_come_before_torch(path: Path) -> None:
+    """Otherwise RL_TRAINING_AMD_MKL=1 has no effect on what is measured."""
+    names = [name.partition(".")[0] for node in ast.parse(path.read_text()).body for name in imported(node)]
+    assert "torch" not in names or names.index("rl_training") < names.index("torch")
+
+
+def imported(node: ast.stmt) -> list[str]:
+    """The modules that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -1,0 +1,36 @@
+"""The two READMEs say the same commands."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(?:text|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def command_blocks(name: str) -> list[list[str]]:
+    """The commands of each block, without what is said about them after `#`."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return [
+        [re.sub(r"\s+#.*", "", line) for line in block.splitlines() if line.strip()]
+        for block in BLOCK.findall(text)
+    ]
+
+
+def test_every_command_of_the_chinese_readme_stands_in_the_english_one() -> None:
+    english = [command for block in command_blocks("README.md") for command in block]
+    chinese = [command for block in command_blocks("README.zh.md") for command in block]
+    assert len(chinese) > 8
+    assert [command for command in chinese if command not in english] == []
+
+
+def test_the_first_commands_and_those_of_the_command_line_are_all_there() -> None:
+    english, chinese = command_blocks("README.md"), command_blocks("README.zh.md")
+    assert english[0] == chinese[0] == ["make demo", "make test"]
+    tools = [block for block in english if block[0].startswith("rl-training")]
+    assert len(tools) == 2 and [tool for tool in tools if tool not in chinese] == []
+
+
+def test_make_demo_installs_what_the_demo_and_the_commands_on_own_data_need() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    core = makefile[makefile.index("$(CORE): pyproject.toml") :].partition("touch")[0]
+    assert '".[parquet,export]"' in core  # tables, and policy.onnx

@@ -1,0 +1,194 @@
+"""What goes wrong during a run: a clear message, and the last good checkpoint still loads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from helpers import tiny_config, train
+from rl_training.core import checkpoints as checkpointing
+from rl_training.core.checkpoints import list_checkpoints, load_checkpoint
+from rl_training.core.errors import CheckpointError, ConfigError, EnvironmentProblem, RunFailed
+from rl_training.runs.resume import evaluate_checkpoint, resume_training
+from rl_training.runtime.callbacks import Callback, Run
+
+
+class Fragile(gym.Env[Any, Any]):
+    """Raises in the fourth step of an episode, unless told to behave."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+    broken = True
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        self.noise = float(self.np_random.uniform())
+        return np.array([self.noise, 0.0], dtype=np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if Fragile.broken and self.steps == 4:
+            raise RuntimeError("the motor is on fire")
+        obs = np.array([self.noise, self.steps / 10], dtype=np.float32)
+        return obs, float(action[0]), False, self.steps == 10, {}
+
+
+gym.register("Fragile-v0", entry_point=Fragile)
+
+
+def test_an_environment_that_raises_leaves_a_checkpoint_to_go_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fragile, "broken", False)
+    config = tiny_config("sac", tmp_path, env_id="Fragile-v0", total_timesteps=40)
+    whole = train(config)
+    broken_config = tiny_config("sac", tmp_path / "broken", env_id="Fragile-v0", total_timesteps=40)
+
+    class BreakLater(Callback):
+        def on_step_end(self, run: Run) -> None:
+            monkeypatch.setattr(Fragile, "broken", run.global_step >= 25)
+
+    with pytest.raises(RunFailed, match=r"step 33: .*the motor is on fire.*saved .*step_33"):
+        train(broken_config, callbacks=[BreakLater()])
+    monkeypatch.setattr(Fragile, "broken", False)
+    resumed = resume_training(next((tmp_path / "broken").iterdir()), quiet=True)
+    weights = [load_checkpoint(run.checkpoint_path or "")["learner"]["tensors"] for run in (whole, resumed)]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+
+class Odd(Fragile):
+    """Does something unusual in the fourth step of an episode."""
+
+    event: Any = None
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.steps == 4:
+            if isinstance(Odd.event, BaseException):
+                raise Odd.event
+            return (*Odd.event, info) if len(Odd.event) == 4 else Odd.event
+        return obs, reward, terminated, truncated, info
+
+
+gym.register("Moody-v0", entry_point=Odd)
+FINE = np.zeros(2, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("event", "complaint"),
+    [
+        (SystemExit(0), "raised SystemExit: 0"),
+        (KeyboardInterrupt(), "raised KeyboardInterrupt"),
+        (GeneratorExit(), "raised GeneratorExit"),
+        ((np.zeros(3), 0.0, False, False), r"returned an observation of shape \(3,\)"),
+        ((None, 0.0, False, False), r"returned an observation of shape \(\)"),
+        ((["a", "b"], 0.0, False, False), "raised"),
+        ((FINE, "much", False, False), "could not convert string to float"),
+        ((FINE, None, False, False), "raised TypeError"),
+        ((FINE, 0.0, "yes", False), "terminated and truncated must be true or false, got 'yes'"),
+        ((FINE, 0.0, False, None), "terminated and truncated must be true or false, got None"),
+        ((FINE, 0.0, float("nan"), False), "terminated and truncated must be true or false, got nan"),
+        ((FINE, 0.0), "not enough values to unpack"),
+    ],
+)
+def test_odd_environments_end_like_those_that_raise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: object, complaint: str
+) -> None:
+    monkeypatch.setattr(Fragile, "broken", False)
+    monkeypatch.setattr(Odd, "event", event)
+    config = tiny_config("sac", tmp_path, env_id="Moody-v0", eval_episodes=0)
+    with pytest.raises(RunFailed, match=rf"step 3: .*{complaint}.*saved .*step_3"):
+        train(config)
+    assert load_checkpoint(next(tmp_path.iterdir()))["counters"]["global_step"] == 3
+
+
+def test_a_deleted_run_directory_ends_the_run(tmp_path: Path) -> None:
+    class Delete(Callback):
+        def on_step_end(self, run: Run) -> None:
+            if run.global_step == 22:
+                shutil.rmtree(run.run_dir)
+
+    config = tiny_config("sac", tmp_path, checkpoint_interval=25)
+    with pytest.raises(RunFailed, match=r"step 25: the run directory .* is gone; nothing was saved"):
+        train(config, callbacks=[Delete()])
+    assert not list(tmp_path.iterdir())
+
+
+class Poison(Callback):
+    """Turns a weight into NaN at a given step."""
+
+    def __init__(self, part: str, step: int) -> None:
+        self.part, self.step = part, step
+
+    def on_step_end(self, run: Run) -> None:
+        if run.global_step == self.step:
+            next(iter(getattr(run.learner.model, self.part).parameters())).data.fill_(float("nan"))
+
+
+def test_a_loss_that_becomes_nan_stops_the_run(tmp_path: Path) -> None:
+    config = tiny_config("sac", tmp_path, checkpoint_interval=25)
+    with pytest.raises(RunFailed, match=r"step 34: \w+_loss became nan; last good checkpoint: .*step_25"):
+        train(config, callbacks=[Poison("critic", 33)])
+    (run_dir,) = tmp_path.iterdir()
+    assert [path.name for path in list_checkpoints(run_dir)] == ["step_25.safetensors"]
+    assert evaluate_checkpoint(run_dir, num_episodes=1)["global_step"] == 25
+
+
+def test_broken_weights_are_never_saved(tmp_path: Path) -> None:
+    config = tiny_config("sac", tmp_path, checkpoint_interval=30, log_interval=1000)
+    with pytest.raises(RunFailed, match="weights are no longer finite; no checkpoint was saved before"):
+        train(config, callbacks=[Poison("actor", 29)])
+
+
+def test_a_full_disk_stops_the_run_and_keeps_the_previous_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = checkpointing.write_safetensors
+    calls = []
+
+    def fill_up(*arguments: Any, **keywords: Any) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*arguments, **keywords)
+
+    monkeypatch.setattr(checkpointing, "write_safetensors", fill_up)
+    config = tiny_config("sac", tmp_path, checkpoint_interval=25, eval_episodes=0)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        train(config)
+    (run_dir,) = tmp_path.iterdir()
+    assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step_25.safetensors"]
+    assert load_checkpoint(run_dir)["counters"]["global_step"] == 25
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_step_saves_and_can_be_resumed(number: int, tmp_path: Path) -> None:
+    class SendSignal(Callback):
+        def on_step_end(self, run: Run) -> None:
+            if run.global_step == 30:
+                os.kill(os.getpid(), number)
+
+    result = train(tiny_config("sac", tmp_path), callbacks=[SendSignal()])
+    assert result.metrics["signal"] == number
+    assert 30 <= result.metrics["global_step"] <= 31
+    resumed = resume_training(result.run_dir, quiet=True)
+    assert resumed.metrics["global_step"] == 40 and resumed.metrics["signal"] is None
+
+
+def test_unsupported_environments_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="sac takes only continuous actions, and action 0 is a choice"):
+        train(tiny_config("sac", tmp_path, env_id="CartPole-v1"))
+    with pytest.raises(EnvironmentProblem, match="Pendulm-v1"):
+        train(tiny_config("sac", tmp_path, env_id="Pendulm-v1"))
+    with pytest.raises(ConfigError, match="env_id is required: sac"):
+        train(tiny_config("sac", tmp_path, env_id=None))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,111 @@
+"""Small runs of every algorithm, for tests that hold for all of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training.algorithms.recipe import get_recipe
+from rl_training.experiment.config import TrainConfig
+from rl_training.runs.train import train as run_training
+from rl_training.runtime.callbacks import TrainResult
+
+ROOT = Path(__file__).parents[2]
+
+TINY_NETWORK = {"hidden_sizes": [16, 16], "batch_size": 16}
+TINY_KWARGS: dict[str, dict[str, Any]] = {
+    "online": {"learning_starts": 20, "buffer_capacity": 200, "gradient_updates_per_step": 1},
+    "offline": {"dataset_kind": "random", "dataset_size": 220, "dataset_seed": 3},
+}
+"""Settings that make a run of each kind last a second or two."""
+
+BARE_STATE: dict[str, Any] = {
+    **{"algo": "x", "algo_class": "X", "dataset": None, "reference": None, "versions": {}, "results": {}},
+    "config": {"env_id": None, "env_kwargs": {}, "seed": 0},
+    "counters": {"global_step": 0, "gradient_steps": 0},
+}
+"""What an export reads of a checkpoint, of a run that did nothing."""
+
+
+def tiny_config(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
+    """A run of a few dozen steps; `algo_kwargs` among the changes are merged, the rest replaces."""
+    kwargs = {
+        **TINY_NETWORK,
+        **TINY_KWARGS["online" if get_recipe(algo).online else "offline"],
+        "eval_interval": 0,
+        "compile": False,
+    }
+    values: dict[str, Any] = {
+        "algo": algo,
+        "env_id": "Pendulum-v1",
+        "seed": 7,
+        "total_timesteps": 40,
+        "output_dir": str(output_dir),
+        "eval_episodes": 1,
+        "log_interval": 10,
+        "checkpoint_interval": 0,
+        **changes,
+    }
+    values["algo_kwargs"] = {**kwargs, **changes.get("algo_kwargs", {})}
+    return TrainConfig(**values)
+
+
+def slow_but_two(algorithms: Iterable[str], fast: Sequence[str] = ("iql", "sac")) -> list[Any]:
+    """Every algorithm as a parameter; `make test-fast` takes one that learns offline and one online."""
+    return [pytest.param(each, marks=() if each in fast else pytest.mark.slow) for each in algorithms]
+
+
+def train(config: TrainConfig, **options: Any) -> TrainResult:
+    result: TrainResult = run_training(config, quiet=True, **options)
+    return result
+
+
+def assert_smoke(algo: str, output_dir: Path) -> None:
+    """A run trains, evaluates, and leaves a checkpoint and its files."""
+    result = train(tiny_config(algo, output_dir), run_suffix="smoke")
+    assert result.checkpoint_path is not None and result.checkpoint_path.is_file()
+    assert result.metrics["global_step"] == 40
+    assert result.metrics["gradient_steps"] > 0
+    assert -2000.0 < result.metrics["eval_return_mean"] < 0.0
+    for name in ("config.yaml", "metrics.jsonl", "summary.json", "learning_curve.png"):
+        assert (result.run_dir / name).stat().st_size > 0, name
+
+
+def assert_example_runs(algo: str, output_dir: Path) -> None:
+    """The reference script of an algorithm runs as a user would call it."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "examples" / f"{algo}_pendulum_reference.py"),
+            *("--total-timesteps", "128", "--eval-episodes", "1", "--output-dir", str(output_dir)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "return -" in done.stdout
+    assert len(list(output_dir.glob("*/checkpoints/step_128.safetensors"))) == 1
+
+
+def assert_same_tree(left: Any, right: Any, where: str = "") -> None:
+    """Two nested states are equal, tensors bit for bit."""
+    if isinstance(left, dict):
+        assert left.keys() == right.keys(), where
+        for key in left:
+            assert_same_tree(left[key], right[key], f"{where}/{key}")
+    elif isinstance(left, torch.Tensor):
+        assert left.dtype == right.dtype and torch.equal(left, right), where
+    elif isinstance(left, np.ndarray):
+        np.testing.assert_array_equal(left, right, err_msg=where)
+    else:
+        assert left == right, where

@@ -1,7 +1,0 @@
-from pathlib import Path
-
-from support import assert_smoke
-
-
-def test_awac_trains_and_leaves_a_complete_run(tmp_path: Path) -> None:
-    assert_smoke("awac", tmp_path)

@@ -1,7 +1,0 @@
-from pathlib import Path
-
-from support import assert_example_runs
-
-
-def test_td3_bc_reference_script_runs(tmp_path: Path) -> None:
-    assert_example_runs("td3_bc", tmp_path)
