@@ -110,6 +110,10 @@ def run_tests(source: Path, names: Sequence[str], sender: Connection) -> None:
         "no:cacheprovider",
         "-o",
         f"pythonpath={source} {ROOT}/tests/support",
+        # This process is a fork of one that has imported plugins of pytest already; with warnings as errors that
+        # would end it before the first test.
+        "-W",
+        "ignore::pytest.PytestAssertRewriteWarning",
     ]
     files = [f"tests/runtime/test_runtime_{name}.py" for name in names]
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
