@@ -110,8 +110,8 @@ def run_tests(source: Path, names: Sequence[str], sender: Connection) -> None:
         "no:cacheprovider",
         "-o",
         f"pythonpath={source} {ROOT}/tests/support",
-        # This process is a fork of one that has imported plugins of pytest already; with warnings as errors that
-        # would end it before the first test.
+        # This process is a fork of one that has imported plugins of pytest already; with warnings as errors
+        # that would end it before the first test.
         "-W",
         "ignore::pytest.PytestAssertRewriteWarning",
     ]
