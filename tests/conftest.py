@@ -24,20 +24,35 @@ def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(training, "plot_learning_curve", lambda run_dir: None)
 
 
+REGISTRIES = {
+    "core.registry": "ALGORITHMS",
+    "config.data": "FORMATS",
+    "models.networks": "NETWORKS",
+    "policies.policy": "ACTORS MEMORIES",
+    "data.fields": "FIELDS",
+}
+
+
+@pytest.fixture(autouse=True)
+def lists_forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it, so that no other test on its worker meets it."""
+    for module, names in REGISTRIES.items():
+        loaded = sys.modules.get(f"rl_training.{module}")
+        for registry in [getattr(loaded, name) for name in names.split()] if loaded else []:
+            for entries in ("_parts", "_packages"):
+                monkeypatch.setattr(registry, entries, dict(getattr(registry, entries)))
+
+
 @pytest.fixture
 def fake_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake algorithms are registered for one test; the lists forget them afterwards.
+    """The fake algorithms are registered for one test.
 
     No installed plug-in is looked for: that takes longer than the rest of such a run.
     """
     from fake_algorithm import BESIDE, OFFLINE, ONLINE, Level
     from rl_training.algorithms import register_algorithm
-    from rl_training.core.registry import ALGORITHMS
-    from rl_training.policies.policy import ACTORS, register_actor
+    from rl_training.policies.policy import register_actor
 
-    for registry in (ALGORITHMS, ACTORS):
-        for entries in ("_parts", "_packages"):
-            monkeypatch.setattr(registry, entries, dict(getattr(registry, entries)))
     monkeypatch.setattr("rl_training.core.registry.entry_points", lambda group: ())
     register_actor(Level)
     for recipe in (OFFLINE, ONLINE, BESIDE):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +21,7 @@ from rl_training.core.errors import ConfigError, EnvironmentProblem, UserError
 from rl_training.core.registry import ALGORITHMS
 from rl_training.core.spaces import Box, Choice, Spaces
 from rl_training.data import DataInfo, TransitionDataset
-from rl_training.policies.policy import ACTORS, register_actor
+from rl_training.policies.policy import register_actor
 from rl_training.runs.resume import evaluate_checkpoint, predict_checkpoint, resume_training
 from rl_training.runtime.collect import Collector
 from rl_training.runtime.envs import env_maker, spaces_of
@@ -33,14 +32,10 @@ SETTINGS = {"learning_rate": 1e-2, "gamma": 0.0, "hidden_sizes": (16,)}
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for registry in (ALGORITHMS, ACTORS):
-        monkeypatch.setattr(registry, "_parts", dict(registry._parts))
-        monkeypatch.setattr(registry, "_packages", dict(registry._packages))
+def registered() -> None:
     register_actor(LevelValues)
     rl_training.register_algorithm(OFFLINE)
     rl_training.register_algorithm(ONLINE)
-    yield
 
 
 def pump_log(rows: int = 400) -> TransitionDataset:

@@ -244,10 +244,8 @@ class ClonerConfig(LearnerConfig, NetworkConfig, OfflineFields):
 
 
 @pytest.fixture
-def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def clone(tmp_path: Path) -> Callable[..., Any]:
     """Train a learner of one's own for some steps, as one seed or several."""
-    monkeypatch.setattr(ALGORITHMS, "_parts", dict(ALGORITHMS._parts))
-    monkeypatch.setattr(ALGORITHMS, "_packages", dict(ALGORITHMS._packages))
 
     def run(learner: type[Learner], folder: str, steps: int = 30, **settings: Any) -> Any:
         name = learner.__name__.lower()

@@ -18,7 +18,6 @@ from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.data import OfflineDataFields
 from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError, DataError, EnvironmentProblem, RunFailed
-from rl_training.core.registry import ALGORITHMS
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import RewardTransform
 from rl_training.data import ReplayBuffer, load_transition_dataset, mix_transition_datasets
@@ -311,10 +310,8 @@ def costly(base: type[Learner]) -> type[Learner]:
 
 
 @pytest.fixture
-def algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`costly_sac` and `costly_bc`, for one test."""
-    for entries in ("_parts", "_packages"):
-        monkeypatch.setattr(ALGORITHMS, entries, dict(getattr(ALGORITHMS, entries)))
+def algorithms() -> None:
+    """`costly_sac` and `costly_bc`."""
     for recipe in (get_recipe("sac"), get_recipe("bc")):
         own = replace(recipe, name=f"costly_{recipe.name}", learner=costly(recipe.learner))
         rl_training.register_algorithm(own)
