@@ -8,19 +8,13 @@ is added with `register_field`, or offered by an installed package in the entry-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
-import torch
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from rl_training.core.errors import ConfigError, DataError, did_you_mean
 from rl_training.core.registry import Registry
 from rl_training.core.transforms import RewardTransform
 from rl_training.core.types import STANDARD_FIELDS
-
-if TYPE_CHECKING:
-    from rl_training.data.offline_dataset import TransitionDataset
 
 FieldColumns = dict[str, list[str]]
 """Field -> its columns of a table, in order."""
@@ -49,8 +43,9 @@ class Field:
     """its key in the `columns:` of a table; none: it is mapped in `columns: fields:`"""
     in_batches: Literal["always", "if given", "if needed", "never"] = "if needed"
     """which batches hold it: all, those of data that has it, those of learners that need it, or none"""
-    derive: Callable[[TransitionDataset, Discounting], TransitionDataset] | None = None
-    """adds it to rows in time order, where a learner needs it and the data does not have it"""
+    derive: Callable[[Any, Discounting], Any] | None = None
+    """(TransitionDataset in time order, Discounting) -> the same with the field; used where a learner needs
+    it and the data does not have it"""
     follows_rewards: bool = False
     """whether it is in units of the reward: derived anew, or scaled, where rewards are transformed"""
     from_info: str | None = None
@@ -83,41 +78,6 @@ class Field:
     def row_shape(self) -> tuple[int, ...]:
         """What one row of a batch holds, for a field that does not depend on the spaces."""
         return () if self.width is None else (self.width,)
-
-
-def with_returns_to_go(dataset: TransitionDataset, how: Discounting) -> TransitionDataset:
-    """Monte-Carlo returns-to-go, which stop at the end of an episode."""
-    return dataset.with_discounted_returns_to_go(
-        how.gamma, failure_reward=how.failure_reward, by_time=how.by_time
-    )
-
-
-def with_next_actions(dataset: TransitionDataset, how: Discounting) -> TransitionDataset:
-    """The logged action of the row that holds the next observation; a row without one repeats its own.
-
-    After a termination the next action does not matter. At a time-out whose successor was recorded as an
-    observation alone, none was logged, and the row's own action is the nearest guess.
-    """
-    store = dataset.store
-    shares_rows = store.columns["next_obs"] is store.columns["obs"] and "next_obs" in store.row_maps
-    actions, maps = store.columns["actions"], dict(store.row_maps)
-    if shares_rows and len(actions) == len(store.columns["obs"]):
-        maps["next_actions"] = maps["next_obs"]
-        return dataset.with_store(
-            replace(store, columns={**store.columns, "next_actions": actions}, row_maps=maps)
-        )
-    ends = dataset.episode_ends("next_actions")
-    following = torch.from_numpy(np.arange(len(ends)) + ~ends).to(dataset.device)
-    if "actions" in maps:
-        maps["next_actions"] = maps["actions"]
-    added = replace(store, columns={**store.columns, "next_actions": actions}, row_maps=maps)
-    return dataset.with_store(added.looked_up_through(following, ["next_actions"]))
-
-
-def with_discounts(dataset: TransitionDataset, how: Discounting) -> TransitionDataset:
-    """The factor of the successor's value: gamma, or gamma to the power of the step's duration."""
-    factors = dataset.step_discounts(how.gamma, by_time=how.by_time).astype(np.float32)
-    return dataset.with_columns({"discounts": torch.from_numpy(factors).to(dataset.device)})
 
 
 _BUILTIN = {
@@ -172,16 +132,23 @@ _BUILTIN = {
             "vector",
             names=("next_actions", "next_action"),
             in_batches="if given",
-            derive=with_next_actions,
+            derive=lambda dataset, how: dataset.with_next_actions(),
         ),
         Field(
             "returns_to_go",
             names=("returns_to_go", "mc_returns"),
             in_batches="if given",
-            derive=with_returns_to_go,
+            derive=lambda dataset, how: dataset.with_discounted_returns_to_go(
+                how.gamma, failure_reward=how.failure_reward, by_time=how.by_time
+            ),
             follows_rewards=True,
         ),
-        Field("discounts", names=(), in_batches="if given", derive=with_discounts),
+        Field(
+            "discounts",
+            names=(),
+            in_batches="if given",
+            derive=lambda dataset, how: dataset.with_discounts(how.gamma, by_time=how.by_time),
+        ),
         Field("durations"),  # from a row to the next, in units of the median step
         Field(
             "behavior_logprobs",

@@ -297,6 +297,29 @@ class TransitionDataset:
         column = torch.from_numpy(returns).to(self.device)
         return self.with_columns({"returns_to_go": column})._changed(returns_gamma=gamma)
 
+    def with_discounts(self, gamma: float, *, by_time: bool) -> TransitionDataset:
+        """Add the factor of the successor's value: gamma, or gamma to the power of the step's duration."""
+        factors = self.step_discounts(gamma, by_time=by_time).astype(np.float32)
+        return self.with_columns({"discounts": torch.from_numpy(factors).to(self.device)})
+
+    def with_next_actions(self) -> TransitionDataset:
+        """Add the logged action of the row that holds the next observation; without one, a row's own.
+
+        After a termination the next action does not matter. At a time-out whose successor was recorded as an
+        observation alone, none was logged, and the row's own action is the nearest guess.
+        """
+        columns, maps = self.store.columns, dict(self.store.row_maps)
+        shares_rows = columns["next_obs"] is columns["obs"] and "next_obs" in maps
+        shares_rows = shares_rows and len(columns["actions"]) == len(columns["obs"])
+        if shares_rows or "actions" in maps:
+            maps["next_actions"] = maps["next_obs" if shares_rows else "actions"]
+        store = replace(self.store, columns={**columns, "next_actions": columns["actions"]}, row_maps=maps)
+        if not shares_rows:
+            ends = self.episode_ends("next_actions")
+            following = torch.from_numpy(np.arange(len(ends)) + ~ends).to(self.device)
+            store = store.looked_up_through(following, ["next_actions"])
+        return self.with_store(store)
+
     def with_reward_transform(
         self,
         *,

@@ -29,8 +29,6 @@ from rl_training.data.fields import (
     SPACE_FIELDS,
     Discounting,
     all_fields,
-    with_discounts,
-    with_returns_to_go,
 )
 from rl_training.data.info import ReferenceReturns
 from rl_training.data.offline_dataset import TransitionDataset
@@ -315,7 +313,7 @@ class _PartSteps:
         if settings.n_step > 1:
             changed = with_n_step(changed, settings.n_step, self.gamma, by_time=by_time)
         elif by_time and "discounts" not in changed.fields:
-            changed = with_discounts(changed, how)
+            changed = changed.with_discounts(self.gamma, by_time=True)
         if limit is not None and limit < len(changed):
             changed = changed.select_rows(torch.arange(limit))
         return changed
@@ -344,7 +342,9 @@ class _PartSteps:
             return changed.with_columns({RETURNS: given})
         if given is None and RETURNS not in self.needs:
             return changed
-        return with_returns_to_go(changed, how)
+        return changed.with_discounted_returns_to_go(
+            how.gamma, failure_reward=how.failure_reward, by_time=how.by_time
+        )
 
 
 def _check_rewards(parts: Sequence[TransitionDataset], wanted_by: str, uses_rewards: bool) -> None:
