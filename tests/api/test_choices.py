@@ -1,4 +1,4 @@
-"""Actions that are choices: an algorithm from outside learns them end to end; the built-in ones refuse."""
+"""Actions that are choices: an algorithm from outside learns them end to end; others refuse."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gymnasium import spaces
 import rl_training
 from helpers import tiny_config, train
 from level_values import ARMS, OFFLINE, ONLINE, Arms, LevelValues
+from rl_training.algorithms.recipe import get_recipe
 from rl_training.cli import main
 from rl_training.core.checkpoints import load_run_state
 from rl_training.core.errors import ConfigError, EnvironmentProblem, UserError
@@ -28,6 +29,7 @@ from rl_training.runtime.envs import env_maker, spaces_of
 from rl_training.runtime.record import Rollout, collect_in_memory
 
 PUMP = Choice(("off", "on"))
+PLUGGED_IN = ("level_values", "level_values_online")
 SETTINGS = {"learning_rate": 1e-2, "gamma": 0.0, "hidden_sizes": (16,)}
 
 
@@ -54,12 +56,14 @@ def weights_of(run: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize(
+    ("algo", "in_memory"), [("level_values", True), ("level_values", False), ("iql", True)]
+)
 def test_a_choice_is_learned_from_a_log_and_answered_in_its_own_words(
-    tmp_path: Path, in_memory: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, algo: str, in_memory: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(folder: str, steps: int, **changes: Any) -> Any:
-        config = tiny_config("level_values", tmp_path / folder, env_id=None, total_timesteps=steps, **changes)
+        config = tiny_config(algo, tmp_path / folder, env_id=None, total_timesteps=steps, **changes)
         kwargs = {**config.algo_kwargs, **SETTINGS, "dataset_in_memory": in_memory}
         kwargs = {name: value for name, value in kwargs.items() if not name.startswith("dataset_s")}
         return train(config.replace(algo_kwargs=kwargs), dataset=pump_log())
@@ -115,19 +119,28 @@ def test_seeds_are_stacked(tmp_path: Path) -> None:
     assert [predict_checkpoint(each.run_dir, [1.0]).shape for each in members] == [(1,), (1,)]
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS.builtin)
+TAKE_CHOICES = ("awac", "bc", "crr", "iql")
+
+
+@pytest.mark.parametrize("algo", sorted({*ALGORITHMS.builtin} - {*TAKE_CHOICES}))
 def test_what_has_no_head_for_choices_refuses_and_names_what_has(algo: str, tmp_path: Path) -> None:
     config = tiny_config(algo, tmp_path / "runs", env_id=ARMS)
-    words = rf"algo {algo} takes only continuous actions, and action 0 is a choice among "
-    with pytest.raises(ConfigError, match=words + r".*: level_values, level_values_online$"):
+    words = rf"algo {algo} takes only continuous actions, and action 0 is a choice among .* take choices: "
+    with pytest.raises(ConfigError, match=words + ", ".join((*TAKE_CHOICES, *PLUGGED_IN))):
         train(config)
     assert not (tmp_path / "runs").exists()
 
 
-def test_without_a_plug_in_nothing_takes_choices(tmp_path: Path) -> None:
-    del ALGORITHMS._parts["level_values"], ALGORITHMS._parts["level_values_online"]
-    with pytest.raises(ConfigError, match=r"take choices: none of those built in or installed$"):
-        train(tiny_config("sac", tmp_path, env_id="CartPole-v1"))
+def test_what_takes_choices_alone_says_so_of_anything_else() -> None:
+    recipe, names = get_recipe("level_values"), ", ".join(TAKE_CHOICES)
+    many = [Choice(tuple(map(float, range(5)))), Choice(tuple(map(float, range(13))))]
+    for parts, words in (
+        ([PUMP, Box(0.0, 5.0)], rf"action 1 is a number in \[0, 5\]; .* take mixtures of both: {names}$"),
+        (many, rf"these levels have 65 combinations; .* more than 64 combinations of levels: {names}$"),
+    ):
+        with pytest.raises(ConfigError, match="algo level_values takes only choices, and " + words):
+            recipe.check_actions(Spaces.of(2, parts))
+    recipe.check_actions(Spaces.of(2, [*many[:1], PUMP]))
 
 
 def test_a_policy_of_numbers_is_not_cut_to_levels(tmp_path: Path) -> None:

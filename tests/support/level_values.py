@@ -1,7 +1,7 @@
 """An algorithm from outside that takes choices: a value per level, fitted by Q-learning.
 
-Everything it needs is public: an actor with a head for one choice, a model that says that it takes choices,
-a learner, and a recipe for logged data and for interaction.
+Everything it needs is public: an actor with a head for one choice, a model, a learner that says that it takes
+choices, and a recipe for logged data and for interaction.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class LevelModel(PolicyModel):
     """Its head has an output per level."""
 
     actor_class = LevelValues
-    takes_choices = True
 
     def make_actor(self, generator: torch.Generator | None) -> Actor:
         assert len(self.spaces.choices) == 1, "one choice, and nothing beside it"
@@ -61,6 +60,8 @@ class LevelModel(PolicyModel):
 
 class LevelLearner(Learner):
     """(Q(s, a) - r - gamma (1 - d) max Q(s', .))^2."""
+
+    takes_actions = ("choices",)
 
     def setup(self) -> None:
         self.actor = self.part("actor", LevelValues)

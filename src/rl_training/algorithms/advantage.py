@@ -12,7 +12,7 @@ from rl_training.algorithms import losses
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, MetricTensors, Noise, NoiseShapes
 from rl_training.config import setting
 from rl_training.core.schema import MAX_SAMPLES
-from rl_training.models.actors import GaussianActor, draw, draw_many, lowest_values
+from rl_training.models.actors import StochasticActor, draw, draw_many, lowest_values
 
 
 def expectile_loss(errors: Tensor, expectile: float | Tensor) -> Tensor:
@@ -82,9 +82,10 @@ class AdvantageWeighted(Learner):
 
     config_class = AdvantageConfig
     config: AdvantageConfig
+    takes_actions = ("numbers", "choices", "many choices", "mixtures")
 
     def setup(self) -> None:
-        self.actor = self.part("actor", GaussianActor)
+        self.actor = self.part("actor", StochasticActor)
         self.critic, self.target_critic = self.add_critic()
         self.add_optimizer("actor", self.actor.parameters(), "actor")
 

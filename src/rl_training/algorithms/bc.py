@@ -12,7 +12,7 @@ from rl_training.algorithms import losses
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, MetricTensors, Noise, NoiseShapes
 from rl_training.algorithms.recipe import Recipe
 from rl_training.config.data import OfflineFields
-from rl_training.models.actors import DeterministicTanh, GaussianActor
+from rl_training.models.actors import DeterministicTanh, StochasticActor
 from rl_training.models.models import BCNetworkConfig, MLPBCModel
 
 
@@ -20,6 +20,7 @@ class BC(Learner):
     """A deterministic actor learns by squared error, any other by the likelihood of the logged actions."""
 
     uses_rewards: ClassVar[bool] = False
+    takes_actions = ("numbers", "choices", "many choices", "mixtures")
 
     def setup(self) -> None:
         self.actor = self.model.actor
@@ -37,7 +38,7 @@ class BC(Learner):
         if isinstance(self.actor, DeterministicTanh):
             return imitation_error(self.actor.mode(batch["obs"]), batch["actions"])
         return negative_log_likelihood(
-            self.part("actor", GaussianActor).log_prob(batch["obs"], batch["actions"])
+            self.part("actor", StochasticActor).log_prob(batch["obs"], batch["actions"])
         )
 
 

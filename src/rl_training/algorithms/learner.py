@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.optim import Adam, polyak
 from rl_training.config import ConfigModel, setting
 from rl_training.core.errors import ConfigError
+from rl_training.core.spaces import ActionKind
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.types import STANDARD_FIELDS, Facts, State
 from rl_training.models.actors import Actor
@@ -156,6 +157,8 @@ class Learner(ABC):
     """Batch fields beyond the five standard ones."""
     uses_rewards: ClassVar[bool] = True
     """False for a learner that can train on logs without rewards."""
+    takes_actions: ClassVar[tuple[ActionKind, ...]] = ("numbers",)
+    """What actions may be made of."""
     delayed_metrics: ClassVar[tuple[str, ...]] = ()
     """Metrics that not every stage has: zero before the first that does, then repeated."""
     model_sizes: ClassVar[tuple[str, ...]] = ()
@@ -163,6 +166,11 @@ class Learner(ABC):
 
     def __init__(self, model: PolicyModel, *, seed: int = 0, **keywords: object) -> None:
         self.model = model
+        if (kind := model.spaces.kind) not in self.takes_actions:
+            raise ConfigError(
+                f"{type(self).__name__} takes actions of {', '.join(self.takes_actions)}, "
+                f"those of the model's spaces are {kind}"
+            )
         for name in self.model_sizes:
             built = getattr(model.config, name)
             given = keywords.pop(name, built)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -10,7 +12,7 @@ from rl_training.algorithms.learner import Learner
 from rl_training.config.run import ControlFields, OnlineFields
 from rl_training.core.errors import ConfigError
 from rl_training.core.registry import ALGORITHMS
-from rl_training.core.spaces import Spaces
+from rl_training.core.spaces import MOST_COMBINATIONS, ActionKind, Box, Choice, Spaces
 from rl_training.core.streams import torch_generator
 from rl_training.core.transforms import ObservationNormalizer
 from rl_training.core.types import Facts, State
@@ -67,14 +69,15 @@ class Recipe:
         return self.learner(model, seed=seed, **keywords)
 
     def check_actions(self, spaces: Spaces) -> None:
-        """Refuse choices where the model has no head for them, and say what has."""
-        index, choice = next(((i, each) for i, each in enumerate(spaces.choices) if each), (0, None))
-        if choice is None or self.model.takes_choices:
+        """Refuse actions that the learner has no maths for, and say what has."""
+        kind, takes = spaces.kind, self.learner.takes_actions
+        if kind in takes:
             return
-        able = [name for name in ALGORITHMS.names() if get_recipe(name).model.takes_choices]
+        able = [name for name in ALGORITHMS.names() if kind in get_recipe(name).learner.takes_actions]
         raise ConfigError(
-            f"algo {self.name} takes only continuous actions, and action {index} is {choice}; "
-            f"algorithms that take choices: {', '.join(able) or 'none of those built in or installed'}"
+            f"algo {self.name} takes only {' or '.join(ACTION_WORDS[each] for each in takes)}, and "
+            f"{in_the_way(spaces, takes)}; algorithms that take {ACTION_WORDS[kind]}: "
+            f"{', '.join(able) or 'none of those built in or installed'}"
         )
 
     def upgrade(self, state: State) -> State:
@@ -100,6 +103,23 @@ class Recipe:
             "in_python": ["dataset"] if state["dataset_in_python"] else [],
             "callbacks": {f"{name}.0": saved for name, saved in state["callbacks"].items()},
         }
+
+
+ACTION_WORDS: dict[ActionKind, str] = {
+    "numbers": "continuous actions",
+    "choices": "choices",
+    "many choices": f"choices with more than {MOST_COMBINATIONS} combinations of levels",
+    "mixtures": "mixtures of both",
+}
+
+
+def in_the_way(spaces: Spaces, takes: Collection[ActionKind]) -> str:
+    """What of an action is not taken, in words."""
+    if spaces.kind == "many choices" and "choices" in takes:
+        return f"these levels have {prod(spaces.levels)} combinations"
+    odd = Choice if "numbers" in takes else Box
+    index, part = next((index, part) for index, part in enumerate(spaces.parts) if isinstance(part, odd))
+    return f"action {index} is {part}"
 
 
 ORTHOGONAL = {"iql": "orthogonal"}

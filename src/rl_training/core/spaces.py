@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -131,6 +132,9 @@ class Choice:
 
 
 Part = Box | Choice
+ActionKind = Literal["numbers", "choices", "many choices", "mixtures"]
+MOST_COMBINATIONS = 64
+"""Combinations of levels up to which each has a value of its own; beyond, they are inputs of a critic."""
 
 
 @dataclass(frozen=True)
@@ -191,17 +195,29 @@ class Spaces:
         """Numbers of an action as learners see it; more than columns where there are choices."""
         return self._blocks[-1].stop if self.choices else len(self.action_low)
 
+    @property
+    def kind(self) -> ActionKind:
+        """What an action is made of; many choices have more combinations of levels than are counted out."""
+        if not self.choices:
+            return "numbers"
+        if not all(self.choices):
+            return "mixtures"
+        return "choices" if prod(self.levels) <= MOST_COMBINATIONS else "many choices"
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """Encoded numbers of each part: as many as a choice has levels, 1 of a box."""
+        return tuple(len(part.levels) if isinstance(part, Choice) else 1 for part in self.parts)
+
     @cached_property
     def _blocks(self) -> tuple[slice, ...]:
         """Where the encoded numbers of each part stand."""
-        sizes = [len(part.levels) if isinstance(part, Choice) else 1 for part in self.parts]
-        return tuple(slice(*ends) for ends in pairwise(accumulate(sizes, initial=0)))
+        return tuple(slice(*ends) for ends in pairwise(accumulate(self.levels, initial=0)))
 
     @property
     def of_boxes(self) -> npt.NDArray[np.bool_]:
         """Which encoded numbers are those of boxes."""
-        widths = [block.stop - block.start for block in self._blocks]
-        return np.repeat([isinstance(part, Box) for part in self.parts], widths)
+        return np.repeat([isinstance(part, Box) for part in self.parts], self.levels)
 
     def encode(self, actions: npt.ArrayLike) -> FloatArray:
         """Columns `[…, action_columns]` -> `[…, action_dim]`; named levels may be given by name.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl_training.core.errors import ConfigError
 from rl_training.models.critics import QEnsemble
 from rl_training.models.layers import dropout_scale
-from rl_training.models.networks import NetworkPlan, build_network
+from rl_training.models.networks import Network, NetworkPlan, build_network
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 LOG_TWO = math.log(2.0)
@@ -50,7 +50,7 @@ def squashed_log_prob(actions: Tensor, mean: Tensor, log_std: Tensor, limit: flo
 
 
 LOG_STD_RANGE = (-20.0, 2.0)
-ActorOptions = dict[str, float | list[int] | None]
+ActorOptions = dict[str, float | list[int] | str | None]
 
 
 class Actor(nn.Module):
@@ -114,8 +114,8 @@ class DeterministicTanh(Actor):
         return actions, torch.zeros_like(actions[..., 0])
 
 
-class GaussianActor(Actor):
-    """An actor with a mean and a standard deviation per action."""
+class StochasticActor(Actor):
+    """An actor whose distribution is at hand, as a mean and a log std for each number of an action."""
 
     @property
     def dropout_size(self) -> int:
@@ -138,12 +138,19 @@ class GaussianActor(Actor):
     def mode_of(self, mean: Tensor) -> Tensor:
         """The action that a mean stands for."""
 
+    def mode(self, obs: Tensor) -> Tensor:
+        return self.mode_of(self.distribution(obs)[0])
+
     def forward(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         return self.sample(*self.distribution(obs), noise)
 
     def log_prob(self, obs: Tensor, actions: Tensor, dropout_noise: Tensor | None = None) -> Tensor:
         """log pi(a|s) of logged actions, `[*S, B]`."""
         return self.density(actions, *self.distribution(obs))
+
+
+class GaussianActor(StochasticActor):
+    """Every number of an action is drawn from a Gaussian of its own."""
 
 
 class SquashedGaussian(GaussianActor):
@@ -197,6 +204,11 @@ class SquashedGaussian(GaussianActor):
         return self.mode_of(mean)
 
 
+def check_dropout(net: Network, dropout: float) -> None:
+    if dropout and not net.drops:
+        raise ConfigError(f"actor_dropout must be 0 with network {net.plan.network!r}, got {dropout}")
+
+
 class UnboundedGaussian(GaussianActor):
     """N(m(s), std): the mean is a plain network output (AWAC as in CORL)."""
 
@@ -214,10 +226,7 @@ class UnboundedGaussian(GaussianActor):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(obs_dim, action_dim, plan, generator=generator)
-        if dropout and not self.net.drops:
-            raise ConfigError(
-                f"actor_dropout must be 0 with network {self.net.plan.network!r}, got {dropout}"
-            )
+        check_dropout(self.net, dropout)
         self.free_log_std = nn.Parameter(torch.zeros(1, action_dim))
         self.dropout = dropout
 
@@ -301,7 +310,7 @@ class CriticWeighted(Actor):
     kind = "critic_weighted"
     draws = "several draws of the actor, one of them kept with probability softmax(Q / temperature)"
 
-    def __init__(self, actor: GaussianActor, critic: QEnsemble, samples: int, temperature: float) -> None:
+    def __init__(self, actor: StochasticActor, critic: QEnsemble, samples: int, temperature: float) -> None:
         nn.Module.__init__(self)  # the networks exist already: nothing of Actor's is built
         self.obs_dim, self.action_dim = actor.obs_dim, actor.action_dim
         self.actor, self.critic = actor, critic
@@ -334,12 +343,12 @@ def resample(candidates: Tensor, probabilities: Tensor, normal: Tensor) -> Tenso
     return candidates.gather(-2, index).squeeze(-2)
 
 
-def draw(actor: GaussianActor, policy: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
+def draw(actor: StochasticActor, policy: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
     """One action per state from mean and log std and noise `[*S, B, A]`; what is not squashed is clipped."""
     return actor.sample(*policy, noise)[0].clamp(-1.0, 1.0)
 
 
-def draw_many(actor: GaussianActor, policy: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
+def draw_many(actor: StochasticActor, policy: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
     """N actions per state from noise `[*S, B, N, A]` and one distribution per state."""
     return draw(actor, policy, noise.movedim(-2, 0)).movedim(0, -2)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from rl_training.models.actors import (
     UnboundedGaussian,
     VelocityField,
 )
+from rl_training.models.choices import FAMILIES, FactoredActor, LevelCritics
 from rl_training.models.critics import QEnsemble, QuantileEnsemble, StateValue
 from rl_training.models.networks import NETWORKS, Activation, Initial, NetworkConfig, Norm, widths
 
@@ -38,8 +39,6 @@ class PolicyModel(nn.Module):
 
     config_class: ClassVar[type[NetworkConfig]] = NetworkConfig
     actor_class: ClassVar[type[Actor]] = SquashedGaussian
-    takes_choices: ClassVar[bool] = False
-    """Whether its actor has a head for the choices in `spaces`."""
     config: NetworkConfig
     actor: Actor
 
@@ -71,11 +70,14 @@ class PolicyModel(nn.Module):
         return self.actor_of(self.actor_class, generator)
 
     def actor_of(
-        self, kind: Callable[..., Actor], generator: torch.Generator | None, **options: float | None
+        self, kind: type[Actor], generator: torch.Generator | None, **options: float | None
     ) -> Actor:
-        """An actor of that kind with this model's sizes and network."""
-        plan = self.config.plan("actor")
-        return kind(self.obs_dim, self.action_dim, plan, generator=generator, **options)
+        """An actor of that kind with this model's sizes and network; where there are choices, with logits."""
+        plan, build = self.config.plan("actor"), cast(Callable[..., Actor], kind)
+        given: dict[str, object] = {**options}
+        if self.spaces.choices and kind.kind in FAMILIES:
+            build, given = FactoredActor, {**options, "levels": self.spaces.levels, "family": kind.kind}
+        return build(self.obs_dim, self.action_dim, plan, generator=generator, **given)
 
     @classmethod
     def from_config(cls, config: ConfigModel, spaces: Spaces, generator: torch.Generator | None) -> Self:
@@ -99,13 +101,22 @@ class CriticModel(PolicyModel):
 
     def build(self, generator: torch.Generator | None) -> None:
         super().build(generator)
-        self.critic = self.critic_class(
+        self.critic = self.make_critic(generator)
+
+    def make_critic(self, generator: torch.Generator | None) -> QEnsemble:
+        """Critics of the whole action, or with a value for each where there are few."""
+        plan, cap = self.config.plan("critic"), getattr(self.config, "max_q_value", None)
+        if self.spaces.kind == "choices" and self.critic_class is QEnsemble:
+            sizes = (self.obs_dim, self.spaces.levels, self.num_critics)
+            return LevelCritics(*sizes, plan, cap=cap, generator=generator)
+        outputs = getattr(self.config, "num_quantiles", 1)
+        return self.critic_class(
             self.obs_dim,
             self.action_dim,
             self.num_critics,
-            self.config.plan("critic"),
-            outputs=getattr(self.config, "num_quantiles", 1),
-            cap=getattr(self.config, "max_q_value", None),
+            plan,
+            outputs=outputs,
+            cap=cap,
             generator=generator,
         )
 
@@ -210,7 +221,8 @@ class BCNetworkConfig(NetworkConfig):
 
     policy: Literal["deterministic", "gaussian"] = setting(
         "deterministic",
-        "tanh actor fitted by squared error, or Gaussian around it with a free spread, fitted by likelihood",
+        "tanh actor fitted by squared error, or Gaussian around it with a free spread, fitted by likelihood "
+        "(as all are where an action holds a choice)",
     )
 
 
@@ -221,8 +233,8 @@ class MLPBCModel(PolicyModel):
     config: BCNetworkConfig
 
     def make_actor(self, generator: torch.Generator | None) -> Actor:
-        chosen = DeterministicTanh if self.config.policy == "deterministic" else TanhMeanGaussian
-        return self.actor_of(chosen, generator)
+        by_error = self.config.policy == "deterministic" and not self.spaces.choices
+        return self.actor_of(DeterministicTanh if by_error else TanhMeanGaussian, generator)
 
 
 class MLPTD3Model(CriticModel):

@@ -21,7 +21,8 @@ from rl_training.core.spaces import FeatureNames, FloatArray, Spaces
 from rl_training.core.streams import torch_generator
 from rl_training.core.transforms import Transform, transform_from_state, transform_state
 from rl_training.core.types import Array, Facts, State
-from rl_training.models.actors import Actor, CriticWeighted, GaussianActor, NoisyActor
+from rl_training.models.actors import Actor, CriticWeighted, GaussianActor, NoisyActor, StochasticActor
+from rl_training.models.choices import LevelCritics
 from rl_training.models.critics import QEnsemble
 from rl_training.models.networks import NETWORKS, Network, NetworkPlan
 from rl_training.policies.acting import ActingPolicy, Memory
@@ -189,6 +190,7 @@ ACTORS: Registry[type[Actor]] = Registry(
         "tanh_mean": "rl_training.models.actors:TanhMeanGaussian",
         "sigmoid_std": "rl_training.models.actors:SigmoidStdGaussian",
         "one_step": "rl_training.models.actors:OneStepActor",
+        "factored": "rl_training.models.choices:FactoredActor",
     },
 )
 
@@ -218,7 +220,7 @@ class ActorFacts(ConfigModel):
     action_dim: int = setting(..., "numbers of an action", ge=1)
     network: State = setting(..., "the network as plain data")
     network_package: str | None = setting(None, "package that brought the network")
-    options: dict[str, float | list[int] | None] = setting({}, "what else the actor needs")
+    options: dict[str, float | list[int] | str | None] = setting({}, "what else the actor needs")
 
 
 class CriticFacts(ConfigModel):
@@ -228,6 +230,7 @@ class CriticFacts(ConfigModel):
     network: State = setting(..., "the network as plain data")
     network_package: str | None = setting(None, "package that brought the network")
     cap: float | None = setting(None, "upper limit of the values")
+    levels: list[int] | None = setting(None, "levels of each choice, of critics with a value for each action")
 
 
 def pack_policy(policy: Policy, member: int | None = None) -> State:
@@ -298,7 +301,10 @@ def describe_actor(actor: Actor) -> State:
 
 def describe_critic(critic: QEnsemble) -> State:
     return CriticFacts(
-        num_critics=critic.num_critics, cap=critic.cap, **describe_network(critic.net)
+        num_critics=critic.num_critics,
+        cap=critic.cap,
+        levels=critic.levels if isinstance(critic, LevelCritics) else None,
+        **describe_network(critic.net),
     ).to_dict()
 
 
@@ -311,10 +317,8 @@ def build_actor(described: Facts) -> Actor:
     """The actor that `describe_actor` described, with weights yet to be loaded."""
     if described.get("kind") == CriticWeighted.kind:
         actor = build_actor(described["actor"])
-        assert isinstance(actor, GaussianActor)
-        facts = CriticFacts.build(described["critic"], where="policy.critic")
-        sizes = (actor.obs_dim, actor.action_dim, facts.num_critics)
-        critic = QEnsemble(*sizes, saved_plan(facts.network, facts.network_package), cap=facts.cap)
+        assert isinstance(actor, StochasticActor)
+        critic = build_critic(actor, CriticFacts.build(described["critic"], where="policy.critic"))
         return CriticWeighted(actor, critic, int(described["samples"]), float(described["temperature"]))
     if described.get("kind") == NoisyActor.kind:
         return NoisyActor(build_actor(described["actor"]), float(described["sigma"]))
@@ -322,6 +326,13 @@ def build_actor(described: Facts) -> Actor:
     plan = saved_plan(known.network, known.network_package)
     build: Callable[..., Actor] = ACTORS.get(known.kind)
     return build(known.obs_dim, known.action_dim, plan, **known.options)
+
+
+def build_critic(actor: Actor, facts: CriticFacts) -> QEnsemble:
+    plan = saved_plan(facts.network, facts.network_package)
+    if facts.levels is not None:
+        return LevelCritics(actor.obs_dim, facts.levels, facts.num_critics, plan, cap=facts.cap)
+    return QEnsemble(actor.obs_dim, actor.action_dim, facts.num_critics, plan, cap=facts.cap)
 
 
 def saved_plan(values: Facts, package: str | None) -> NetworkPlan:

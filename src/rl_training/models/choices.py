@@ -1,0 +1,266 @@
+"""Networks for actions that are choices, or choices beside numbers.
+
+An encoded action holds a box as one number in [-1, 1] and a choice as a block of -1 and one +1
+(`core/spaces.py`). The policy is a product over its parts, log pi(a|s) = sum of Gaussian and categorical log
+probabilities; where everything is a choice, critics have one output per combination of levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.core.errors import ConfigError
+from rl_training.models.actors import (
+    ActorOptions,
+    GaussianActor,
+    SigmoidStdGaussian,
+    SquashedGaussian,
+    StochasticActor,
+    TanhMeanGaussian,
+    UnboundedGaussian,
+    check_dropout,
+)
+from rl_training.models.critics import QEnsemble
+from rl_training.models.layers import dropout_scale
+from rl_training.models.networks import Network, NetworkPlan, build_network
+
+SMALLEST_UNIFORM = 1e-7
+"""Guards the logarithms of Gumbel noise where single precision rounds a probability to 0 or 1."""
+
+
+def one_hot(places: Tensor, levels: int, like: Tensor) -> Tensor:
+    """The shares `[…, levels]` that choose those places: 0, and 1 at the place."""
+    return (places.unsqueeze(-1) == torch.arange(levels, device=places.device)).to(like.dtype)
+
+
+def as_block(shares: Tensor) -> Tensor:
+    """0 and 1 -> the block of an encoded action, -1 and 1."""
+    return 2.0 * shares - 1.0
+
+
+def as_shares(block: Tensor) -> Tensor:
+    """The block of an encoded action -> 0 and 1."""
+    return 0.5 * (block + 1.0)
+
+
+def gumbel_max(logits: Tensor, uniform: Tensor) -> Tensor:
+    """The place argmax(logit - log(-log u)), drawn with probability softmax(logits), u in (0, 1)."""
+    u = uniform.clamp(SMALLEST_UNIFORM, 1.0 - SMALLEST_UNIFORM)
+    return (logits - (-u.log()).log()).argmax(-1)
+
+
+def entropy(log_probabilities: Tensor) -> Tensor:
+    """-sum p log p over the last axis."""
+    return -(log_probabilities.exp() * log_probabilities).sum(-1)
+
+
+def blocks_of(levels: Sequence[int]) -> list[slice]:
+    """Where the encoded numbers of each part stand; a part of one number is a box."""
+    return [slice(*ends) for ends in pairwise(accumulate(levels, initial=0))]
+
+
+def joint_shares(actions: Tensor, levels: Sequence[int]) -> Tensor:
+    """Encoded choices `[…, A]` -> `[…, K]`: 1 for the combination of levels that was taken, else 0.
+
+    The last choice counts fastest.
+    """
+    joint: Tensor | None = None
+    for block in blocks_of(levels):
+        shares = as_shares(actions[..., block])
+        joint = shares if joint is None else (joint.unsqueeze(-1) * shares.unsqueeze(-2)).flatten(-2)
+    assert joint is not None
+    return joint
+
+
+def joint_log_probabilities(values: Tensor, levels: Sequence[int]) -> Tensor:
+    """Log-probabilities of independent choices `[…, A]` -> those of their combinations, `[…, K]`."""
+    joint: Tensor | None = None
+    for block in blocks_of(levels):
+        each = values[..., block]
+        joint = each if joint is None else (joint.unsqueeze(-1) + each.unsqueeze(-2)).flatten(-2)
+    assert joint is not None
+    return joint
+
+
+def joint_actions(levels: Sequence[int]) -> Tensor:
+    """Every combination of levels as an encoded action, `[K, A]`."""
+    places = torch.cartesian_prod(*(torch.arange(each) for each in levels)).reshape(-1, len(levels))
+    ones = torch.ones(())
+    return torch.cat([as_block(one_hot(places[:, i], each, ones)) for i, each in enumerate(levels)], dim=-1)
+
+
+class GivenOutputs(Network):
+    """Stands for the network of an actor that is asked with the outputs of another one."""
+
+    def build(self, in_features: int, out_features: int) -> None:
+        """There is nothing to build."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+FAMILIES: dict[str, type[GaussianActor]] = {
+    each.kind: each for each in (SquashedGaussian, UnboundedGaussian, TanhMeanGaussian, SigmoidStdGaussian)
+}
+
+
+def box_actor(family: str, count: int, options: Mapping[str, float | None]) -> GaussianActor:
+    """The Gaussians of `count` boxes, asked with the outputs of another network."""
+    build: Callable[..., GaussianActor] = FAMILIES[family]
+    made = build(1, count, NetworkPlan(hidden_sizes=()), **options)
+    made.net = GivenOutputs(1, count, NetworkPlan())
+    return made
+
+
+class FactoredActor(StochasticActor):
+    """One network with a Gaussian head for the boxes and logits for the levels of each choice.
+
+    `levels` has a number per part of an action, 1 for a box. Its distribution is, in the order of encoded
+    actions, the mean of a box and the log-probability of a level, and the log std of a box (0 for levels).
+    """
+
+    kind = "factored"
+    draws = "boxes as their family draws them; of each choice the level with the largest log p + Gumbel noise"
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        plan: NetworkPlan | None = None,
+        *,
+        levels: Sequence[int],
+        family: str = TanhMeanGaussian.kind,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+        **options: float | None,
+    ) -> None:
+        nn.Module.__init__(self)  # the outputs are not those of `Actor`: fewer for a level than for a box
+        if family not in FAMILIES or sum(levels) != action_dim or min(levels) < 1:
+            raise ConfigError(f"a factored actor of {family!r} and levels {list(levels)} makes no sense")
+        self.obs_dim, self.action_dim = obs_dim, action_dim
+        self.levels, self.family, self.dropout = list(levels), family, dropout
+        self.blocks = blocks_of(levels)
+        count = self.levels.count(1)
+        self.boxes: GaussianActor | None = None
+        self.box_outputs = count * FAMILIES[family].outputs_per_action
+        if count:
+            self.boxes = box_actor(family, count, options)
+        outputs = self.box_outputs + action_dim - count
+        self.net = build_network(obs_dim, outputs, plan or NetworkPlan(), generator=generator)
+        check_dropout(self.net, dropout)
+
+    def options(self) -> ActorOptions:
+        own = {} if self.boxes is None else self.boxes.options()
+        return {"levels": list(self.levels), "family": self.family, **own}
+
+    @property
+    def dropout_size(self) -> int:
+        return sum(self.net.hidden_sizes) if self.dropout else 0
+
+    def split(self, encoded: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The numbers of all boxes, `[…, boxes]`, and the block of each choice."""
+        boxes = [
+            encoded[..., block] for block, size in zip(self.blocks, self.levels, strict=True) if size == 1
+        ]
+        choices = [
+            encoded[..., block] for block, size in zip(self.blocks, self.levels, strict=True) if size > 1
+        ]
+        return torch.cat(boxes, dim=-1) if boxes else encoded[..., :0], choices
+
+    def join(self, boxes: Tensor, choices: Sequence[Tensor]) -> Tensor:
+        """The inverse of `split`."""
+        left = iter(choices)
+        numbers = iter(range(boxes.shape[-1]))
+        parts = [
+            boxes[..., (i := next(numbers)) : i + 1] if size == 1 else next(left) for size in self.levels
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.of_outputs(self.net(obs))
+
+    def of_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities are normalised here, once, for whoever draws and whoever weighs."""
+        sizes = [self.box_outputs, *(size for size in self.levels if size > 1)]
+        raw, *logits = torch.split(outputs, sizes, dim=-1)
+        logs = [each.log_softmax(-1) for each in logits]
+        if self.boxes is None:
+            values = self.join(raw, logs)
+            return values, torch.zeros_like(values)
+        mean, log_std = self.boxes.distribution(raw)
+        rows = log_std.shape[:-1]
+        return self.join(mean, logs), self.join(
+            log_std, [log_std.new_zeros(*rows, e.shape[-1]) for e in logs]
+        )
+
+    def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Normal noise becomes uniform through its distribution function, for `gumbel_max`."""
+        (centre, logs), (drawn, normals) = self.split(mean), self.split(noise)
+        logprobs = torch.zeros_like(noise[..., 0])
+        if self.boxes is not None:
+            drawn, logprobs = self.boxes.sample(centre, self.split(log_std)[0], drawn)
+        chosen = []
+        for each, normal in zip(logs, normals, strict=True):
+            shares = one_hot(gumbel_max(each, torch.special.ndtr(normal)), each.shape[-1], each)
+            logprobs = logprobs + (shares * each).sum(-1)
+            chosen.append(as_block(shares))
+        return self.join(drawn, chosen), logprobs
+
+    def density(self, actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        (numbers, chosen), (centre, logs) = self.split(actions), self.split(mean)
+        logprobs = torch.zeros_like(actions[..., 0])
+        if self.boxes is not None:
+            logprobs = self.boxes.density(numbers, centre, self.split(log_std)[0])
+        for block, each in zip(chosen, logs, strict=True):
+            logprobs = logprobs + (as_shares(block) * each).sum(-1)
+        return logprobs
+
+    def mode_of(self, mean: Tensor) -> Tensor:
+        centre, logs = self.split(mean)
+        boxes = centre if self.boxes is None else self.boxes.mode_of(centre)
+        return self.join(boxes, [as_block(one_hot(each.argmax(-1), each.shape[-1], each)) for each in logs])
+
+    def log_prob(self, obs: Tensor, actions: Tensor, dropout_noise: Tensor | None = None) -> Tensor:
+        if dropout_noise is None:
+            return self.density(actions, *self.distribution(obs))
+        outputs = self.net(obs, dropout_scale(dropout_noise, self.dropout))
+        return self.density(actions, *self.of_outputs(outputs))
+
+
+class LevelCritics(QEnsemble):
+    """Critics with one output per combination of levels: Q(s, a) = sum_k 1[a is k] Q_k(s)."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        levels: Sequence[int],
+        num_critics: int,
+        plan: NetworkPlan | None = None,
+        *,
+        cap: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        nn.Module.__init__(self)  # an action is no input here
+        self.obs_dim, self.action_dim, self.levels = obs_dim, sum(levels), list(levels)
+        self.num_critics, self.num_outputs, self.cap = num_critics, prod(levels), cap
+        plan = plan or NetworkPlan(part="critic")
+        self.net = build_network(obs_dim, self.num_outputs, plan, (num_critics,), generator=generator)
+
+    def values(self, obs: Tensor) -> Tensor:
+        """Q of every combination: `[*S, B, O]` -> `[*S, E, B, K]`."""
+        return self.capped(self.net(obs.unsqueeze(-3)))
+
+    def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
+        return self.each(obs, actions.unsqueeze(-3))
+
+    def each(self, obs: Tensor, actions: Tensor) -> Tensor:
+        return (self.values(obs) * joint_shares(actions, self.levels)).sum(-1)
+
+    def many(self, obs: Tensor, actions: Tensor) -> Tensor:
+        shares = joint_shares(actions, self.levels).unsqueeze(-4)  # [*S, 1, B, N, K]
+        return (self.values(obs).unsqueeze(-2) * shares).sum(-1)
