@@ -1,0 +1,596 @@
+"""Signals: formulas over columns and time as one small program, over a whole log and step by step.
+
+A program is known by its texts. Every function of time is a recurrence with a fixed state (registers of
+lags, one number per mean, sum and count), so that what a log's rows become and what a policy is asked with
+on a machine are the same numbers. Observations are single precision, as environments give them, and so are
+the constants of a formula (`level > 2.4` is false where the level is 2.4); computed is in double precision.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rl_training.core.errors import DataError, shown
+from rl_training.core.expressions import (
+    ARITHMETIC,
+    Call,
+    Column,
+    Expression,
+    ExpressionError,
+    Lag,
+    Mean,
+    Next,
+    Node,
+    Number,
+    Steps,
+    Sum,
+    children,
+    parse_several,
+    quoted,
+    rebuilt,
+    walk,
+)
+from rl_training.core.spaces import FloatArray
+from rl_training.core.types import Array
+
+Float64Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+V = TypeVar("V")
+
+MAX_SIGNALS = 4096
+MAX_STATE = 16_384
+SEGMENT_ROWS = 1 << 17
+"""Rows of a log that are computed together: bounds the working memory."""
+
+BLOCK_ROWS = 4096
+"""Columns become rows in blocks that stay in the cache."""
+
+
+class Evaluator(ABC, Generic[V]):
+    """The values of nodes, each computed once; arithmetic is given, time is what differs."""
+
+    def __init__(self, arithmetic: Mapping[str, Callable[..., V]]) -> None:
+        self.arithmetic = arithmetic
+        self.known: dict[Node, V] = {}
+
+    def value(self, node: Node) -> V:
+        if node not in self.known:
+            self.known[node] = self._computed(node)
+        return self.known[node]
+
+    def _computed(self, node: Node) -> V:
+        if isinstance(node, Call):
+            return self.arithmetic[node.function](*map(self.value, node.inputs))
+        return self.number(node.value) if isinstance(node, Number) else self.timed(node)
+
+    @abstractmethod
+    def number(self, value: float) -> V: ...
+
+    @abstractmethod
+    def timed(self, node: Node) -> V:
+        """The value of a column or of a function of time."""
+
+
+# ---- over the rows of a log
+
+
+@dataclass(frozen=True)
+class LogRows:
+    """Columns of consecutive rows, and where in its episode each row is."""
+
+    columns: Mapping[str, Array]
+    since_start: IntArray
+    """rows since the episode began"""
+    first_actions: Mapping[str, float] = field(default_factory=dict)
+    """which columns are actions -> what counts as one before the first row of an episode"""
+
+    def __len__(self) -> int:
+        return len(self.since_start)
+
+
+def rows_since_start(ends: BoolArray) -> IntArray:
+    """How many rows of its episode lie before each row."""
+    rows = np.arange(len(ends))
+    begins = np.concatenate([[True], ends[:-1]])[: len(ends)]
+    return rows - np.maximum.accumulate(np.where(begins, rows, 0))
+
+
+@dataclass
+class Past:
+    """What rows before a segment leave behind: the last values of lagged nodes, where recurrences stand."""
+
+    tails: dict[Node, Float64Array] = field(default_factory=dict)
+    carried: dict[Node, float] = field(default_factory=dict)
+
+
+class OverLog(Evaluator[Float64Array]):
+    """Every row of a segment at once."""
+
+    def __init__(self, rows: LogRows, past: Past | None = None, reach: Mapping[Node, int] | None = None):
+        super().__init__(ARITHMETIC)
+        self.rows, self.past, self.reach = rows, past or Past(), reach or {}
+        self.left_behind = Past()
+        self.early: dict[int, IntArray] = {}
+
+    def number(self, value: float) -> Float64Array:
+        return np.float64(value)  # type: ignore[return-value]  # spreads over the rows of what it meets
+
+    def timed(self, node: Node) -> Float64Array:
+        if isinstance(node, Column):
+            return np.ascontiguousarray(self.rows.columns[node.name], dtype=np.float64)
+        if isinstance(node, Lag):
+            return self.lag(node)
+        if isinstance(node, Next):
+            following = np.append(np.broadcast_to(self.value(node.of), len(self.rows))[1:], np.nan)
+            following[:-1][self.rows.since_start[1:] == 0] = np.nan
+            return following
+        if isinstance(node, Steps):
+            return self.rows.since_start.astype(np.float64)
+        assert isinstance(node, Mean | Sum)
+        return self.recurrence(node)
+
+    def lag(self, node: Lag) -> Float64Array:
+        values, back = np.broadcast_to(self.value(node.of), len(self.rows)), node.rows
+        tail = self.past.tails.get(node.of, np.zeros(0))
+        reach = max(back, self.reach.get(node.of, 0))
+        joined = np.concatenate([np.zeros(max(0, reach - len(tail))), tail, values])
+        start = len(joined) - len(values)
+        lagged = joined[start - back : len(joined) - back].copy()
+        early = self.early_rows(back)
+        filled = self.rows.first_actions.get(node.of.name) if isinstance(node.of, Column) else None
+        if filled is not None:
+            lagged[early] = filled
+        else:
+            lagged[early] = joined[start + early - self.rows.since_start[early]]
+        self.left_behind.tails[node.of] = joined[len(joined) - reach :]
+        return lagged
+
+    def early_rows(self, back: int) -> IntArray:
+        """Rows whose episode had not begun so many rows before."""
+        if back not in self.early:
+            self.early[back] = np.flatnonzero(self.rows.since_start < back)
+        return self.early[back]
+
+    def recurrence(self, node: Mean | Sum) -> Float64Array:
+        values = np.broadcast_to(self.value(node.of), len(self.rows)).astype(np.float64)
+        first = self.rows.since_start == 0
+        carry = self.past.carried.get(node, 0.0)
+        if isinstance(node, Mean):
+            keep = np.where(first, 0.0, 1.0 - 1.0 / node.rows)
+            found = clipped_scan(keep, np.where(first, values, values / node.rows), -np.inf, np.inf, carry)
+        else:
+            found = clipped_scan(np.where(first, 0.0, 1.0), values, node.low, node.high, carry)
+        self.left_behind.carried[node] = float(found[-1])
+        return found
+
+
+def clipped_scan(
+    keep: Float64Array, added: Float64Array, low: float, high: float, carry: float
+) -> Float64Array:
+    """s_t = clip(keep_t s_{t-1} + added_t, low, high) from s_{-1} = carry, in O(sqrt(n)) vector operations.
+
+    The rows are cut into blocks that are scanned side by side. What a block makes of any s is again a clip of
+    a line, so a first pass finds that of each block, a loop over blocks what enters each, a second pass the
+    values themselves.
+    """
+    count = len(added)
+    length = max(1, int(np.ceil(np.sqrt(count))))
+    blocks = -(-count // length)
+    padding = blocks * length - count
+    keep_at = np.ascontiguousarray(np.pad(keep, (0, padding)).reshape(blocks, length).T)
+    added_at = np.ascontiguousarray(np.pad(added, (0, padding)).reshape(blocks, length).T)
+    slope, shift = np.ones(blocks), np.zeros(blocks)
+    lowest, highest = np.full(blocks, -np.inf), np.full(blocks, np.inf)
+
+    def continued(factor: Float64Array, value: Float64Array) -> Float64Array:
+        """factor * value; nothing of the episode before is left where one begins, not even NaN."""
+        return np.where(factor == 0.0, 0.0, factor * value)
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        for factor, more in zip(keep_at, added_at, strict=True):
+            slope, shift = continued(factor, slope), continued(factor, shift) + more
+            lowest, highest = (
+                np.clip(continued(factor, each) + more, low, high) for each in (lowest, highest)
+            )
+        entering = np.empty(blocks)
+        for block in range(blocks):
+            entering[block] = carry
+            line = shift[block] if slope[block] == 0.0 else slope[block] * carry + shift[block]
+            carry = min(max(line, lowest[block]), highest[block])
+        value = entering
+        for position, factor in enumerate(keep_at):
+            value = np.clip(continued(factor, value) + added_at[position], low, high)
+            added_at[position] = value
+    return np.ascontiguousarray(added_at.T).reshape(-1)[:count]
+
+
+# ---- step by step
+
+
+@dataclass(frozen=True)
+class StepOperations(Generic[V]):
+    """What a step needs of a library of arrays; values are `[n, 1]`, tables `[n, width]`."""
+
+    arithmetic: Mapping[str, Callable[..., V]]
+    number: Callable[[float], V]
+    where: Callable[[V, V, V], V]
+    """rows of the first where the condition `[n, 1]` holds"""
+    join: Callable[[Sequence[V]], V]
+    """tables side by side"""
+    take: Callable[[V, Sequence[int]], V]
+    """some columns of a table"""
+    clip: Callable[[V, float, float], V]
+
+
+def _take(table: Array, columns: Sequence[int]) -> Array:
+    return np.take(table, columns, axis=1)
+
+
+NUMPY: StepOperations[Array] = StepOperations(
+    arithmetic=ARITHMETIC,
+    number=np.array,
+    where=np.where,
+    join=lambda tables: np.concatenate(list(tables), axis=1),
+    take=_take,
+    clip=np.clip,
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which number of the state is what; fixed once a program is parsed.
+
+    First the registers of plain columns and actions, which move together, then those of other nodes, then one
+    number for each mean, sum and count.
+    """
+
+    plain: Mapping[Node, int]
+    """column -> how many rows back it is kept; an action one less, its last is given"""
+    others: Mapping[Node, int]
+    recurrences: tuple[Node, ...]
+
+    @cached_property
+    def places(self) -> Mapping[tuple[Node, int], int]:
+        """(lagged node, rows back) -> the place of its register."""
+        kept = [(node, back) for group in (self.plain, self.others) for node, back in group.items()]
+        registers = [(node, back) for node, most in kept for back in range(1, most + 1)]
+        return {register: place for place, register in enumerate(registers)}
+
+    @property
+    def size(self) -> int:
+        return len(self.places) + len(self.recurrences)
+
+
+class OneStep(Evaluator[V]):
+    """One row of each of `n` episodes: the signals now, and the state afterwards."""
+
+    def __init__(
+        self, program: Program, operations: StepOperations[V], obs: V, last_action: V, state: V, first: V
+    ) -> None:
+        super().__init__(operations.arithmetic)
+        self.program, self.use, self.state, self.first = program, operations, state, first
+        seen = operations.join([obs, last_action])
+        self.pool = seen
+        """columns, last actions, and the registers of both, as they count in this row"""
+        if program.plain_registers:
+            past = operations.take(state, range(len(program.plain_registers)))
+            filled = operations.where(first, operations.take(seen, program.plain_registers), past)
+            self.pool = operations.join([seen, filled])
+
+    def number(self, value: float) -> V:
+        return self.use.number(value)
+
+    def timed(self, node: Node) -> V:
+        place = self.program.pool_place(node)
+        if place is not None:
+            return self.use.take(self.pool, [place])
+        layout = self.program.layout
+        if isinstance(node, Lag):
+            return self.register(node.of, node.rows)
+        before = self.use.take(self.state, [len(layout.places) + layout.recurrences.index(node)])
+        if isinstance(node, Steps):
+            return before  # the state of an episode that begins is 0
+        assert isinstance(node, Mean | Sum)
+        now, add = self.value(node.of), self.arithmetic["add"]
+        if isinstance(node, Sum):
+            return self.use.clip(add(before, now), node.low, node.high)
+        towards = self.arithmetic["divide"](
+            self.arithmetic["subtract"](now, before), self.number(float(node.rows))
+        )
+        return self.use.where(self.first, now, add(before, towards))
+
+    def register(self, of: Node, back: int) -> V:
+        kept = self.use.take(self.state, [self.program.layout.places[of, back]])
+        return self.use.where(self.first, self.value(of), kept)
+
+    def signals(self) -> V:
+        """`[n, width]`"""
+        program = self.program
+        computed = [self.value(node) for node in program.computed]
+        table = self.use.join([self.pool, *computed]) if computed else self.pool
+        return self.use.take(table, program.signal_places)
+
+    def state_after(self) -> V:
+        """`[n, state_size]`, of a program with one."""
+        program, layout = self.program, self.program.layout
+        parts = [self.use.take(self.pool, program.shifted_registers)] if program.plain_registers else []
+        for node, most in layout.others.items():
+            parts += [self.value(node), *(self.register(node, back) for back in range(1, most))]
+        for node in layout.recurrences:
+            value = self.value(node)
+            parts.append(
+                self.arithmetic["add"](value, self.number(1.0)) if isinstance(node, Steps) else value
+            )
+        return self.use.join(parts)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The signals of an observation, from texts; `columns` are what is seen, `actions` what is done."""
+
+    texts: tuple[str, ...]
+    columns: tuple[str, ...]
+    actions: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        nodes = self.nodes
+        if not nodes:
+            raise DataError("there must be at least one observation")
+        if len(nodes) > MAX_SIGNALS or self.layout.size > MAX_STATE:
+            raise DataError(
+                f"there may be {MAX_SIGNALS} signals with a state of {MAX_STATE} numbers, got {len(nodes)} "
+                f"with {self.layout.size}"
+            )
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        names = (*self.columns, *self.actions)
+        found = [each for text in self.texts for each in observed(text, names, self.actions)]
+        return tuple(in_single_precision(each.node) for each in found)
+
+    @property
+    def width(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the signals are the columns themselves."""
+        return self.nodes == tuple(Column(name) for name in self.columns)
+
+    @cached_property
+    def layout(self) -> Layout:
+        registers: dict[Node, int] = {}
+        recurrences: dict[Node, None] = {}
+        for node in (inner for signal in self.nodes for inner in walk(signal)):
+            if isinstance(node, Lag):
+                registers[node.of] = max(registers.get(node.of, 0), node.rows)
+            elif isinstance(node, Mean | Sum | Steps):
+                recurrences[node] = None
+        plain: dict[Node, int] = {
+            node: back - (node.name in self.actions)
+            for node, back in registers.items()
+            if isinstance(node, Column)
+        }
+        others = {node: back for node, back in registers.items() if node not in plain}
+        return Layout(plain, others, tuple(recurrences))
+
+    # ---- places in the pool of a step: columns, last actions, registers of both
+
+    @cached_property
+    def _seen(self) -> dict[Node, int]:
+        return {Column(name): place for place, name in enumerate((*self.columns, *self.actions))}
+
+    @cached_property
+    def _kept(self) -> dict[tuple[Node, int], int]:
+        """What each register of plain columns holds -> its place; an action's counts from its last."""
+        registers = self.layout.places.items()
+        return {register: place for register, place in registers if register[0] in self.layout.plain}
+
+    @cached_property
+    def plain_registers(self) -> tuple[int, ...]:
+        """Where in the pool the column of each register of plain columns is."""
+        return tuple(self._seen[node] for node, _ in self._kept)
+
+    @cached_property
+    def shifted_registers(self) -> tuple[int, ...]:
+        """Where in the pool each such register finds its next value."""
+        return tuple(
+            self._seen[node] if back == 1 else len(self._seen) + self._kept[node, back - 1]
+            for node, back in self._kept
+        )
+
+    def pool_place(self, node: Node) -> int | None:
+        """Where in the pool a column or a lag of one is; none for what has to be computed."""
+        if isinstance(node, Column):
+            return self._seen[node]
+        if not isinstance(node, Lag) or node.of not in self.layout.plain:
+            return None
+        back = node.rows - self._is_action(node.of)
+        return self._seen[node.of] if back == 0 else len(self._seen) + self._kept[node.of, back]
+
+    @cached_property
+    def computed(self) -> tuple[Node, ...]:
+        """Signals that are not in the pool, each once."""
+        return tuple(dict.fromkeys(node for node in self.nodes if self.pool_place(node) is None))
+
+    @cached_property
+    def signal_places(self) -> tuple[int, ...]:
+        """Where each signal is: in the pool, or among the computed ones after it."""
+        after = len(self._seen) + len(self._kept)
+        computed = {node: place for place, node in enumerate(self.computed, after)}
+        places = ((self.pool_place(node), node) for node in self.nodes)
+        return tuple(computed[node] if place is None else place for place, node in places)
+
+    # ---- what it computes
+
+    def step(
+        self, obs: Array, last_action: Array, state: Array, first: Array
+    ) -> tuple[FloatArray, Float64Array]:
+        """Signals `[n, width]` and the state afterwards, of observations, what was done before them, and
+        whether an episode begins (`first`, `[n]`); the state of a row whose episode begins is zero.
+        """
+        with np.errstate(all="ignore"):  # what is not finite shows in the signal
+            one = OneStep(
+                self,
+                NUMPY,
+                obs.astype(np.float64),
+                np.asarray(last_action, dtype=np.float64),
+                state.astype(np.float64, copy=False),
+                first[:, None],
+            )
+            signals: FloatArray = one.signals().astype(np.float32)
+            return signals, one.state_after() if self.layout.size else np.zeros((len(obs), 0))
+
+    def over_log(
+        self,
+        obs: Array,
+        actions: Array,
+        since_start: IntArray,
+        first_action: Sequence[float],
+        *,
+        out: FloatArray | None = None,
+    ) -> FloatArray:
+        """Signals of every row of a log, `[n, width]`, into `out` where it is given."""
+        signals = np.empty((len(obs), self.width), np.float32) if out is None else out
+        for rows, over in self._segments(obs, actions, since_start, first_action):
+            _into_rows(signals[rows], [over.value(node) for node in self.nodes])
+        return signals
+
+    def after_rows(
+        self,
+        next_obs: Array,
+        obs: Array,
+        actions: Array,
+        since_start: IntArray,
+        first_action: Sequence[float],
+        *,
+        out: FloatArray | None = None,
+    ) -> FloatArray:
+        """Signals of what followed every row, where that was recorded beside it."""
+        signals = np.empty((len(obs), self.width), np.float32) if out is None else out
+        for rows, over in self._segments(obs, actions, since_start, first_action):
+            going_on = np.zeros(len(obs[rows]), dtype=np.bool_)
+            signals[rows] = self.step(next_obs[rows], actions[rows], self._state_after(over), going_on)[0]
+        return signals
+
+    def states_over_log(
+        self, obs: Array, actions: Array, since_start: IntArray, first_action: Sequence[float]
+    ) -> Float64Array:
+        """The state after every row of a log, `[n, state_size]`: what a step that follows it begins with."""
+        states = np.empty((len(obs), self.layout.size))
+        for rows, over in self._segments(obs, actions, since_start, first_action):
+            states[rows] = self._state_after(over)
+        return states
+
+    def _segments(
+        self, obs: Array, actions: Array, since_start: IntArray, first_action: Sequence[float]
+    ) -> Iterator[tuple[slice, OverLog]]:
+        values = np.array(first_action, dtype=np.float32).tolist()
+        fill = dict(zip(self.actions, values, strict=True))
+        past = Past()
+        reach = {
+            node: back + self._is_action(node)
+            for group in (self.layout.plain, self.layout.others)
+            for node, back in group.items()
+        }
+        for start in range(0, len(obs), SEGMENT_ROWS):
+            rows = slice(start, start + SEGMENT_ROWS)
+            columns = {name: obs[rows, place] for place, name in enumerate(self.columns)}
+            columns |= {name: actions[rows, place] for place, name in enumerate(self.actions)}
+            over = OverLog(LogRows(columns, since_start[rows], fill), past, reach)
+            with np.errstate(all="ignore"):  # what is not finite shows in the signal
+                yield rows, over
+            past = over.left_behind
+
+    def _is_action(self, node: Node) -> bool:
+        return isinstance(node, Column) and node.name in self.actions
+
+    def _state_after(self, over: OverLog) -> Float64Array:
+        """An action's register r holds, once the row is done, what was done r rows before it."""
+        nodes = [
+            Lag(node, back) if self._is_action(node) else node if back == 1 else Lag(node, back - 1)
+            for node, back in self.layout.places
+        ]
+        columns = [over.value(node) for node in (*nodes, *self.layout.recurrences)]
+        state = np.empty((len(over.rows), self.layout.size))
+        for place, column in enumerate(columns):
+            state[:, place] = column
+        for place, node in enumerate(self.layout.recurrences, len(nodes)):
+            state[:, place] += isinstance(node, Steps)
+        return state
+
+
+def _into_rows(out: FloatArray, columns: Sequence[Float64Array]) -> None:
+    """Columns into rows, a block at a time."""
+    whole = [np.broadcast_to(column, len(out)) for column in columns]
+    for start in range(0, len(out), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        for place, column in enumerate(whole):
+            out[block, place] = column[block]
+
+
+def observed(text: str, names: Sequence[str], actions: Sequence[str]) -> list[Expression]:
+    """Entries of a list of observations; what is to be decided and what comes next are not among them."""
+    found = []
+    for each in parse_several(text, names):
+        if any(isinstance(node, Next) for node in walk(each.node)):
+            raise ExpressionError(
+                f"expression {shown(each.text)}: next(x) is not known when the policy is asked; it stands in "
+                "rewards, costs and flags only"
+            )
+        if isinstance(each.node, Number):
+            raise ExpressionError(
+                f"expression {shown(each.text)}: a constant says nothing; name a column, or leave it out"
+            )
+        found.append(replace(each, node=with_past_actions(each, actions)))
+    return found
+
+
+def with_past_actions(expression: Expression, actions: Collection[str]) -> Node:
+    """The formula with lags moved to the actions in it, none of which may be that of the row itself."""
+
+    def moved(node: Node) -> Node:
+        if isinstance(node, Lag) and decided(node.of, actions):
+            return pushed(node.of, node.rows)
+        return rebuilt(node, moved)
+
+    def pushed(node: Node, rows: int) -> Node:
+        """A lag of a call is the call of lags; before the first row too."""
+        if isinstance(node, Call):
+            return rebuilt(node, lambda each: pushed(each, rows))
+        if isinstance(node, Lag):
+            return moved(Lag(node.of, node.rows + rows))
+        return node if isinstance(node, Number) else Lag(moved(node), rows)
+
+    node = moved(expression.node)
+    inside = (each.of for each in walk(node) if isinstance(each, Lag | Mean | Sum))
+    for each in (node, *(each for each in inside if not isinstance(each, Column))):
+        if (name := decided(each, actions)) is not None:
+            raise ExpressionError(
+                f"expression {shown(expression.text)}: {name} is an action, which is what is to be decided; "
+                f"an observation may have its past: lag({quoted(name)})"
+            )
+    return node
+
+
+def decided(node: Node, actions: Collection[str]) -> str | None:
+    """An action of the row itself in a formula."""
+    if isinstance(node, Column):
+        return node.name if node.name in actions else None
+    inside = () if isinstance(node, Lag) else children(node)
+    return next((name for each in inside if (name := decided(each, actions))), None)
+
+
+def in_single_precision(node: Node) -> Node:
+    """The formula with constants rounded as observations are."""
+    if isinstance(node, Number):
+        return Number(float(np.float32(node.value)))
+    return rebuilt(node, in_single_precision)
