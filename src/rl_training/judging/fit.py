@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from rl_training.algorithms.learner import Learner, LearnerConfig, NoiseShapes
 from rl_training.config import setting
 from rl_training.core.checkpoints import load_checkpoint, read_header, save_checkpoint
 from rl_training.core.errors import RunFailed
-from rl_training.core.streams import RandomStream, derive_seed, torch_generator
+from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.judging.settings import JudgeConfig
 from rl_training.runtime.loop import Phase, Trainer, missing_for_compiling
 
@@ -42,7 +41,8 @@ FITS_DEPEND_ON = frozenset(
 )
 """Settings without which a kept fit is another one; limits and confidence are applied afterwards."""
 
-LOG_STD_RANGE = (-5.0, 1.0)
+LAYOUT = 2
+"""Of the networks in a kept fit; one of another layout is made anew."""
 
 OnProgress = Callable[[str, int, int], None]
 """(what is being fitted, updates done, updates in all)"""
@@ -62,21 +62,6 @@ class FittedLearner(Learner):
         return {}
 
 
-def gaussian_outputs(outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """A network's outputs as means and log stds; these stay in a range in which a fit is stable."""
-    mean, spread = outputs.chunk(2, dim=-1)
-    low, high = LOG_STD_RANGE
-    return mean, low + (high - low) * spread.sigmoid()
-
-
-def resample_weights(members: int, episodes: int, seed: int) -> Tensor:
-    """How often each member sees each episode, `[members, episodes]`: a bootstrap over whole episodes."""
-    generator = torch_generator(derive_seed(seed, "judge"), "resamples")
-    drawn = torch.randint(episodes, (members, episodes), generator=generator)
-    counts = torch.zeros(members, episodes)
-    return counts.scatter_add_(1, drawn, torch.ones(members, episodes))
-
-
 @dataclass(frozen=True)
 class FitCache:
     """Where a judgement keeps its fits, and what makes it this judgement and no other."""
@@ -88,7 +73,7 @@ class FitCache:
     def of(cls, folder: Path, config: JudgeConfig, arrays: Iterable[npt.NDArray[Any]]) -> FitCache:
         """One key for the same settings of fits, log and policies; another for any others."""
         settings = {name: value for name, value in config.to_dict().items() if name in FITS_DEPEND_ON}
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps([LAYOUT, settings], sort_keys=True).encode())
         for values in arrays:
             digest.update(str(values.shape).encode() + values.tobytes())
         return cls(folder, digest.hexdigest())

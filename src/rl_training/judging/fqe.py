@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.dynamics import resample_weights
 from rl_training.algorithms.learner import Batch, MetricTensors, Noise
 from rl_training.algorithms.stack import stack_learners
 from rl_training.config import setting
@@ -26,7 +27,6 @@ from rl_training.judging.fit import (
     OnProgress,
     Rows,
     fit,
-    resample_weights,
 )
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.judging.policies import PolicyActions

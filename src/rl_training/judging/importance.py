@@ -24,13 +24,14 @@ from rl_training.judging.estimators import (
     resampled_doubly_robust,
     resampled_importance,
 )
-from rl_training.judging.fit import FittedLearner, OnProgress, Rows, fit, gaussian_outputs
+from rl_training.judging.fit import FittedLearner, OnProgress, Rows, fit
 from rl_training.judging.fqe import FittedValues
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.judging.policies import JudgedPolicy
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.verdict import Check, Interval
 from rl_training.models.actors import gaussian_log_prob
+from rl_training.models.dynamics import gaussian_outputs
 from rl_training.models.models import PolicyModel
 from rl_training.models.networks import MLP
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from rl_training.algorithms.dynamics import Dynamics
 from rl_training.core.errors import DataError, UserError, WrongTypeError
 from rl_training.core.machine import one_thread
 from rl_training.core.spaces import Spaces
@@ -28,7 +29,7 @@ from rl_training.judging.fit import FitCache, OnProgress
 from rl_training.judging.fqe import FittedValues, fit_values
 from rl_training.judging.importance import ImportanceSampling, prepare_importance_sampling, unit_spaces
 from rl_training.judging.log import Float64Array, JudgedLog
-from rl_training.judging.model import Dynamics, fit_dynamics, roll_out
+from rl_training.judging.model import fit_dynamics, roll_out
 from rl_training.judging.policies import (
     JudgedPolicy,
     PolicyActions,

@@ -1,0 +1,212 @@
+"""Fitting a model of the plant: an ensemble, each member on its own resample of the episodes.
+
+The judge fits one of its own, and the algorithms that learn inside a model have it as their first stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rl_training.algorithms.learner import Batch, Learner, MetricTensors, Noise, NoiseShapes
+from rl_training.core.streams import derive_seed, torch_generator
+from rl_training.core.types import Facts
+from rl_training.models.actors import gaussian_log_prob
+from rl_training.models.dynamics import DynamicsEnsemble, DynamicsModel
+from rl_training.models.models import PolicyModel
+
+WEIGHT_DECAY = 1e-5
+
+UPDATES_PER_CHECK = 100
+"""From one look at the episodes that a member has not seen to the next."""
+
+NO_ERROR_YET = 1e30
+
+GROUPS = 1024
+"""Episodes are resampled in at most so many groups."""
+
+
+def resample_weights(members: int, episodes: int, seed: int) -> Tensor:
+    """How often each member sees each episode, `[members, episodes]`: a bootstrap over whole episodes."""
+    generator = torch_generator(derive_seed(seed, "judge"), "resamples")
+    drawn = torch.randint(episodes, (members, episodes), generator=generator)
+    counts = torch.zeros(members, episodes)
+    return counts.scatter_add_(1, drawn, torch.ones(members, episodes))
+
+
+def surprise(dynamics: DynamicsEnsemble, batch: Batch) -> Tensor:
+    """-log p of the change and reward that followed, `[*S, members, B]`."""
+    obs, actions, next_obs = (batch[name].unsqueeze(-3) for name in ("obs", "actions", "next_obs"))
+    change = dynamics.change_of(obs, next_obs, batch["rewards"].unsqueeze(-2))
+    return -gaussian_log_prob(change, *dynamics(obs, actions))
+
+
+def surprise_of_ends(dynamics: DynamicsEnsemble, batch: Batch) -> Tensor:
+    """-log p of ending there or not, `[*S, members, B]`."""
+    odds = dynamics.end_odds(*(batch[name].unsqueeze(-3) for name in ("obs", "actions", "next_obs")))
+    ended = batch["dones"].unsqueeze(-2).expand(odds.shape)
+    return F.binary_cross_entropy_with_logits(odds, ended, reduction="none")
+
+
+class ModelLearner(Learner):
+    """A learner with a `dynamics` ensemble: how it is fitted, and which of its weights are kept.
+
+    A member is looked at on the episodes that its resample left out (about a third of them). The weights at
+    which it predicted these best are the target `dynamics`: early stopping, without a look at the host.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"episodes"})
+
+    def __init__(self, model: PolicyModel, *, seed: int = 0, **keywords: object) -> None:
+        self.resample_seed = seed
+        super().__init__(model, seed=seed, **keywords)
+
+    def add_dynamics(self) -> None:
+        """The model's ensemble with its optimisers, its resamples and the weights that are kept."""
+        dynamics = self.part("dynamics", DynamicsEnsemble)
+        self.dynamics = dynamics
+        self._has_ends: bool | None = None
+        for name, network in (("model", dynamics.net), ("ends", dynamics.end_net)):
+            self.add_optimizer(name, network.parameters(), "critic", weight_decay=WEIGHT_DECAY)
+        self.kept_dynamics = self.add_target("dynamics", dynamics)
+        zeros = {name: torch.zeros(dynamics.members) for name in ("unseen_error", "unseen_rows")}
+        self.scalars |= {name: value.to(self.device) for name, value in zeros.items()}
+        self.scalars["best_error"] = torch.full((dynamics.members,), NO_ERROR_YET, device=self.device)
+        self.scalars["resamples"] = self._resamples(GROUPS)
+
+    def look_at_data(self, rows: Mapping[str, Tensor], *, margin: float = 0.0, scaled: bool = False) -> None:
+        """Take units, range and the number of episodes from the rows to learn from, before the first update.
+
+        `margin` and `scaled` are those of `DynamicsEnsemble.set_scales`.
+        """
+        for dynamics in (self.dynamics, self.kept_dynamics):
+            dynamics.set_scales(rows, margin=margin, scaled=scaled)
+        self.scalars["resamples"].copy_(self._resamples(int(rows["episodes"].max()) + 1))
+        self._has_ends = None
+
+    def _resamples(self, episodes: int) -> Tensor:
+        """Always the same size, so that a saved learner needs no data to be opened."""
+        drawn = resample_weights(self.dynamics.members, min(episodes, GROUPS), self.resample_seed)
+        return F.pad(drawn, (0, GROUPS - drawn.shape[1])).to(self.device)
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether the log has terminations; asked of the tensors once."""
+        if self._has_ends is None:
+            self._has_ends = bool(self.dynamics.has_ends.any())
+        return self._has_ends
+
+    def load_state_dict(self, state: Facts) -> None:
+        super().load_state_dict(state)
+        self._has_ends = None
+
+    def model_step(self, batch: Batch, *, check: bool) -> MetricTensors:
+        """One update of the ensemble; with `check` the better weights are kept."""
+        weights, errors = self.row_weights(batch["episodes"]), surprise(self.dynamics, batch)
+        loss = (weights * errors).mean(-1).sum(-1)
+        self.minimize("model", loss)
+        if self.has_ends:
+            of_ends = surprise_of_ends(self.dynamics, batch)
+            self.minimize("ends", (weights * of_ends).mean(-1).sum(-1))
+            errors = errors.detach() + of_ends
+        unseen = (weights == 0).to(errors.dtype)
+        missed, rows = (unseen * errors.detach()).sum(-1), unseen.sum(-1)
+        if not self.resting:
+            self.scalars["unseen_error"].add_(missed)
+            self.scalars["unseen_rows"].add_(rows)
+            if check:
+                self._keep_better()
+        return {
+            "model_loss": loss.detach(),
+            "model_unseen_loss": missed.sum(-1) / rows.sum(-1).clamp_min(1.0),
+        }
+
+    def row_weights(self, episodes: Tensor) -> Tensor:
+        """How often each member sees the episodes of these rows: `[*S, B]` -> `[*S, members, B]`."""
+        resamples = self.scalars["resamples"]
+        rows = (episodes.long() % resamples.shape[-1]).unsqueeze(-2)
+        return resamples.gather(-1, rows.expand(*resamples.shape[:-1], rows.shape[-1]))
+
+    @torch.no_grad()
+    def _keep_better(self) -> None:
+        """Members that predict what they have not seen better than ever before are kept as they are now."""
+        error, rows, best = (self.scalars[name] for name in ("unseen_error", "unseen_rows", "best_error"))
+        mean = error / rows.clamp_min(1.0)
+        better = (mean < best) | (rows == 0)
+        best.copy_(torch.where(better, mean, best))
+        pairs = zip(self.kept_dynamics.parameters(), self.dynamics.parameters(), strict=True)
+        for kept, now in pairs:
+            chosen = better.reshape(*better.shape, *(1,) * (now.dim() - better.dim()))
+            kept.copy_(torch.where(chosen, now, kept))
+        error.zero_()
+        rows.zero_()
+
+    @property
+    def checks_now(self) -> bool:
+        """Whether the update that is due looks at the episodes that were left out."""
+        return (self.updates + 1) % UPDATES_PER_CHECK == 0
+
+
+class Dynamics(ModelLearner):
+    """Maximum likelihood of the logged successors and rewards, and nothing else."""
+
+    model: DynamicsModel
+
+    def setup(self) -> None:
+        self.add_dynamics()
+
+    def noise_shapes(self, batch_size: int) -> NoiseShapes:
+        return {}
+
+    def stage(self) -> str:
+        return "check" if self.checks_now else "full"
+
+    def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
+        return self.model_step(batch, check=stage == "check")
+
+
+@dataclass(frozen=True)
+class PredictionErrors:
+    """Root mean square errors of the states `steps` ahead, column by column, in the columns' units."""
+
+    steps: int
+    predicted: Tensor
+    """`[O + 1]`: each column of the state, and the reward"""
+    unchanged: Tensor
+    """the error of saying that nothing changes, and that every reward is the mean one"""
+
+
+@torch.no_grad()
+def prediction_errors(
+    dynamics: DynamicsEnsemble, rows: Mapping[str, Tensor], ends: Tensor, steps: int = 1
+) -> PredictionErrors:
+    """How well the members' mean predicts `steps` ahead, from rows in time order.
+
+    `rows` holds `obs actions next_obs rewards`, a row each, and `ends` marks the last rows of episodes. The
+    logged actions are played, from every row that has so many rows of its episode before it ends.
+    """
+    count = len(ends)
+    ends_at = torch.nonzero(ends).squeeze(-1)
+    left = ends_at[torch.searchsorted(ends_at, torch.arange(count))] - torch.arange(count)
+    starts = torch.nonzero(left >= steps - 1).squeeze(-1)
+    state = rows["obs"][starts].expand(dynamics.members, -1, -1)
+    reward = torch.zeros(dynamics.members, len(starts))
+    for step in range(steps):
+        mean, _ = dynamics(state, rows["actions"][starts + step].expand(dynamics.members, -1, -1))
+        state, reward = dynamics.following(state, mean)
+        state = dynamics.within_range(state)
+    last = starts + steps - 1
+    truth = torch.cat([rows["next_obs"][last], rows["rewards"][last].unsqueeze(-1)], dim=-1)
+    found = torch.cat([state.mean(0), reward.mean(0).unsqueeze(-1)], dim=-1)
+    still = rows["rewards"].mean().expand(len(starts), 1)
+    unchanged = torch.cat([rows["obs"][starts], still], dim=-1)
+
+    def error(guess: Tensor) -> Tensor:
+        return (guess - truth).double().square().mean(0).sqrt()
+
+    return PredictionErrors(steps, error(found), error(unchanged))

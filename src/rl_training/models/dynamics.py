@@ -1,0 +1,153 @@
+"""A model of the plant: an ensemble of networks that say what follows an action."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.config import setting
+from rl_training.core.schema import MAX_CRITICS
+from rl_training.models.models import PolicyModel
+from rl_training.models.networks import NetworkConfig, NetworkPlan, build_network
+
+LOG_STD_RANGE = (-5.0, 1.0)
+
+SMALLEST_SPREAD = 1e-6
+
+
+def gaussian_outputs(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """A network's outputs as means and log stds; these stay in a range in which a fit is stable."""
+    mean, spread = outputs.chunk(2, dim=-1)
+    low, high = LOG_STD_RANGE
+    return mean, low + (high - low) * spread.sigmoid()
+
+
+class DynamicsEnsemble(nn.Module):
+    """Networks (s, a) -> change of state and reward, with their spread, and (s, a, s') -> odds of an end.
+
+    Members are the axis before the rows: `[*S, members, B, …]`; states and actions that are the same for all
+    of them have a one there. Ends are mostly a matter of where a step leads (a robot that has fallen), so s'
+    is asked as well. Inputs are taken, and changes given, in units of the spread that they have in the log
+    (`set_scales`).
+    """
+
+    input_center: Tensor
+    input_spread: Tensor
+    change_center: Tensor
+    change_spread: Tensor
+    lowest: Tensor
+    highest: Tensor
+    has_ends: Tensor
+    """1 where the log has terminations: without any, the odds of an end are neither learned nor asked"""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        members: int,
+        plan: NetworkPlan | None = None,
+        *,
+        probabilistic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.obs_dim, self.members, self.probabilistic = obs_dim, members, probabilistic
+        plan = plan or NetworkPlan(part="critic")
+        inputs, outputs = obs_dim + action_dim, (1 + probabilistic) * (obs_dim + 1)
+        self.net = build_network(inputs, outputs, plan, (members,), generator=generator)
+        self.end_net = build_network(inputs + obs_dim, 1, plan, (members,), generator=generator)
+        for name, value, size in (
+            ("input_center", 0.0, inputs),
+            ("input_spread", 1.0, inputs),
+            ("change_center", 0.0, obs_dim + 1),
+            ("change_spread", 1.0, obs_dim + 1),
+            ("lowest", -1e9, obs_dim),
+            ("highest", 1e9, obs_dim),
+        ):
+            self.register_buffer(name, torch.full((1, 1, size), value))
+        self.register_buffer("has_ends", torch.ones(1, 1))
+
+    def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log std of change and reward in units of their spread, `[*S, members, B, O + 1]` each.
+
+        Where the ensemble is not `probabilistic` the log std is 0: the error alone is learned from.
+        """
+        outputs = self.net(self._scaled(torch.cat([obs, actions], dim=-1)))
+        return gaussian_outputs(outputs) if self.probabilistic else (outputs, torch.zeros_like(outputs))
+
+    def following(self, obs: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """Successor `[…, O]` and reward `[…]` from a change in units of its spread."""
+        plain = change * self.change_spread + self.change_center
+        return obs + plain[..., :-1], plain[..., -1]
+
+    def change_of(self, obs: Tensor, next_obs: Tensor, rewards: Tensor) -> Tensor:
+        """The logged change in units of its spread: what `forward` is to say."""
+        plain = torch.cat([next_obs - obs, rewards.unsqueeze(-1)], dim=-1)
+        return (plain - self.change_center) / self.change_spread
+
+    def end_odds(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
+        """Log odds that the step ended the episode, `[*S, members, B]`."""
+        known = self._scaled(torch.cat([obs, actions], dim=-1))
+        width = self.obs_dim
+        center, spread = self.input_center[..., :width], self.input_spread[..., :width]
+        odds: Tensor = self.end_net(torch.cat([known, (next_obs - center) / spread], dim=-1)).squeeze(-1)
+        return odds
+
+    def _scaled(self, inputs: Tensor) -> Tensor:
+        return (inputs - self.input_center) / self.input_spread
+
+    def within_range(self, obs: Tensor) -> Tensor:
+        """States kept inside the log's range and the margin around it that `set_scales` was told."""
+        return torch.minimum(torch.maximum(obs, self.lowest), self.highest)
+
+    @torch.no_grad()
+    def set_scales(self, columns: Mapping[str, Tensor], *, margin: float = 0.0, scaled: bool = False) -> None:
+        """Units and range of a log's `obs actions rewards next_obs dones`, a row each.
+
+        Of inputs and rewards that are `scaled` already, centres and spreads are left as they are.
+        """
+        obs, following = columns["obs"], columns["next_obs"]
+        change = torch.cat([following - obs, columns["rewards"].unsqueeze(-1)], dim=-1).double()
+        # Next to nothing for a column that never changes, so that it stays as it is.
+        self.change_spread.copy_(change.std(dim=0, correction=0).clamp_min(SMALLEST_SPREAD))
+        if not scaled:
+            inputs = torch.cat([obs, columns["actions"]], dim=-1).double()
+            spread = inputs.std(dim=0, correction=0)
+            self.input_center.copy_(inputs.mean(0))
+            self.input_spread.copy_(torch.where(spread > SMALLEST_SPREAD, spread, 1.0))
+            self.change_center.copy_(change.mean(0))
+        # The states that ended episodes are among the successors only.
+        lowest = torch.minimum(obs.amin(0), following.amin(0))
+        highest = torch.maximum(obs.amax(0), following.amax(0))
+        self.lowest.copy_(lowest - margin * (highest - lowest))
+        self.highest.copy_(highest + margin * (highest - lowest))
+        self.has_ends.fill_(float(columns["dones"].any()))
+
+
+class DynamicsNetworks(NetworkConfig):
+    """Sizes of the ensemble."""
+
+    members: int = setting(
+        5, "dynamics networks, each on its own resample of the episodes", ge=1, most=MAX_CRITICS
+    )
+    probabilistic: bool = setting(True, "also learn how far the next state and reward scatter")
+
+
+class DynamicsModel(PolicyModel):
+    """An ensemble alone; it predicts and does not act."""
+
+    config_class = DynamicsNetworks
+    config: DynamicsNetworks
+    dynamics: DynamicsEnsemble
+
+    def build(self, generator: torch.Generator | None) -> None:
+        self.dynamics = DynamicsEnsemble(
+            self.obs_dim,
+            self.action_dim,
+            self.config.members,
+            self.config.plan("critic"),
+            probabilistic=self.config.probabilistic,
+            generator=generator,
+        )
