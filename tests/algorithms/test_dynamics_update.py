@@ -19,6 +19,7 @@ from rl_training.algorithms.dynamics import (
     surprise_of_ends,
 )
 from rl_training.algorithms.stack import stack_learners, unstack_learners
+from rl_training.data import TransitionDataset
 from rl_training.models.dynamics import DynamicsEnsemble, DynamicsModel
 from rl_training.models.networks import NetworkPlan
 
@@ -92,13 +93,9 @@ def test_units_are_those_of_the_log() -> None:
         "dones": torch.tensor([0.0, 0.0]),
     }
     dynamics.set_scales(columns, margin=0.1)
-    close(
-        dynamics.change_of(columns["obs"], columns["next_obs"], columns["rewards"])[0],
-        ((-1, 0, -1), (1, 0, 1)),
-    )
-    following, reward = dynamics.following(
-        columns["obs"], torch.tensor([[[-1.0, 0.0, -1.0], [1.0, 0.0, 1.0]]])
-    )
+    change = dynamics.change_of(columns["obs"], columns["next_obs"], columns["rewards"])
+    close(change[0].double(), ((-1.0, 0.0, -1.0), (1.0, 0.0, 1.0)))
+    following, reward = dynamics.following(columns["obs"], change)
     close(following[0].double(), columns["next_obs"])
     close(reward[0].double(), columns["rewards"])
     # the successors reach 6, a tenth of the range 0 … 6 beyond it is allowed; a column that stands stays
@@ -192,6 +189,12 @@ def test_without_a_spread_the_error_alone_counts() -> None:
     assert not log_std.any()
     one = prediction_errors(learner.dynamics, rows, ends_of(rows))
     assert (one.predicted[[0, 2]] < 0.25 * one.unchanged[[0, 2]]).all()
+
+
+def test_rows_say_which_episode_they_are_of() -> None:
+    rows = lqr_rows(terminate=True)
+    data = TransitionDataset(*(rows[name] for name in ("obs", "actions", "rewards", "next_obs", "dones")))
+    assert torch.equal(data.with_episodes().gather(torch.arange(len(data)))["episodes"], rows["episodes"])
 
 
 def test_ends_are_learned_where_there_are_any() -> None:

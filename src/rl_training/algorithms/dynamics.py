@@ -61,6 +61,7 @@ class ModelLearner(Learner):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"episodes"})
+    looks_at_data: ClassVar[bool] = True
 
     def __init__(self, model: PolicyModel, *, seed: int = 0, **keywords: object) -> None:
         self.resample_seed = seed

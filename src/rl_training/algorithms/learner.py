@@ -159,6 +159,8 @@ class Learner(ABC):
     """False for a learner that can train on logs without rewards."""
     takes_actions: ClassVar[tuple[ActionKind, ...]] = ("numbers",)
     """What actions may be made of."""
+    looks_at_data: ClassVar[bool] = False
+    """Whether it takes units or ranges from all rows (`look_at_data`)."""
     delayed_metrics: ClassVar[tuple[str, ...]] = ()
     """Metrics that not every stage has: zero before the first that does, then repeated."""
     model_sizes: ClassVar[tuple[str, ...]] = ()
@@ -209,6 +211,9 @@ class Learner(ABC):
     @abstractmethod
     def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
         """One update; returns detached metrics `[*S]`."""
+
+    def look_at_data(self, rows: Mapping[str, Tensor]) -> None:  # noqa: B027  # most have no use for it
+        """Hear, before the first update, of the rows that batches are drawn from (where `looks_at_data`)."""
 
     def stage(self) -> str:
         """Which variant of `step` is due, from the learner's own count of updates; `full` is all of it."""

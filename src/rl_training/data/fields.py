@@ -149,6 +149,7 @@ _BUILTIN = {
             in_batches="if given",
             derive=lambda dataset, how: dataset.with_discounts(how.gamma, by_time=how.by_time),
         ),
+        Field("episodes", names=(), derive=lambda dataset, how: dataset.with_episodes()),
         Field("durations"),  # from a row to the next, in units of the median step
         Field(
             "behavior_logprobs",

@@ -302,6 +302,11 @@ class TransitionDataset:
         factors = self.step_discounts(gamma, by_time=by_time).astype(np.float32)
         return self.with_columns({"discounts": torch.from_numpy(factors).to(self.device)})
 
+    def with_episodes(self) -> TransitionDataset:
+        """Add the number of the episode of each row, counted from 0."""
+        ends = torch.from_numpy(self.episode_ends("episodes")).to(self.device).float()
+        return self.with_columns({"episodes": ends.double().cumsum(0).float() - ends})
+
     def with_next_actions(self) -> TransitionDataset:
         """Add the logged action of the row that holds the next observation; without one, a row's own.
 

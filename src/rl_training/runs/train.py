@@ -13,6 +13,7 @@ from statistics import fmean, pstdev
 from typing import Protocol, TypedDict, Unpack
 
 import torch
+from torch import Tensor
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.recipe import Recipe, get_recipe
@@ -48,6 +49,8 @@ from rl_training.runtime.envs import EnvMaker, GivenEnv, Wrapper, env_maker, loa
 from rl_training.runtime.loop import Phase, Trainer, apply_compile, orderly_stop
 from rl_training.runtime.progress import ProgressDisplay
 from rl_training.runtime.sources import OfflineSource, OnlineSource, RunSource
+
+MOST_ROWS_LOOKED_AT = 1_000_000
 
 
 class RunOptions(TypedDict, total=False):
@@ -374,8 +377,16 @@ def build_learner(plan: Plan, source: RunSource, device: torch.device) -> Learne
         )
     for learner in learners:
         learner.policy.set_units(source.spaces, source.observation_steps)
+        if learner.looks_at_data and source.dataset is not None:
+            learner.look_at_data(rows_to_look_at(source.dataset.to(device)))
     check_network(learners[0], stacked=len(learners) > 1)
     return learners[0] if len(learners) == 1 else stack_learners(learners)
+
+
+def rows_to_look_at(dataset: TransitionDataset) -> dict[str, Tensor]:
+    """All rows as batches hold them, or as many as units can be taken from, evenly spaced."""
+    count = min(len(dataset), MOST_ROWS_LOOKED_AT)
+    return dataset.gather(torch.linspace(0, len(dataset) - 1, count, dtype=torch.float64).long())
 
 
 def make_notes(plan: Plan, source: RunSource, phases: Sequence[Phase], *, compiled: bool) -> RunNotes:
