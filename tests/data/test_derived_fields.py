@@ -83,6 +83,7 @@ def test_an_unknown_need_fails_at_the_start() -> None:
         "returns_to_go",
         "next_actions",
         "discounts",
+        "episodes",
     }
 
 
