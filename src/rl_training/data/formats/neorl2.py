@@ -10,16 +10,7 @@ from rl_training.config.data import DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.data.episodes import episode_starts
 from rl_training.data.formats import Format
-from rl_training.data.formats.npz import (
-    member_names,
-    npz_names,
-    open_npz,
-    read_member,
-    require_members,
-    stored_info,
-    write_arrays,
-)
-from rl_training.data.info import DataInfo
+from rl_training.data.formats.npz import npz_names, open_npz, write_arrays
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target, as_flags, file_of
 from rl_training.data.write import refuse_loss
@@ -31,15 +22,13 @@ TRUNCATED, INDEX = "truncated", "index"
 def read_neorl2(source: DatasetSource, target: Target) -> EpisodeLog:
     """Read the file; a row that is done and truncated was only cut."""
     path = file_of(source)
-    with open_npz(path) as archive:
-        names = member_names(archive)
-        require_members(names, (*KEYS.values(), INDEX), path)
-        columns = {field: read_member(archive, name, field, path, target) for field, name in KEYS.items()}
-        info = DataInfo.from_dict(str(path), stored_info(archive, path))
-        firsts = read_member(archive, INDEX, "episode_ids", path, target).reshape(-1)
+    with open_npz(path, target) as archive:
+        archive.require((*KEYS.values(), INDEX))
+        columns, info = archive.columns(KEYS), archive.info()
+        firsts = archive.read(INDEX, "episode_ids").reshape(-1)
         cut = np.zeros(len(columns["rewards"]), dtype=bool)
-        if TRUNCATED in names:
-            cut = as_flags(TRUNCATED, read_member(archive, TRUNCATED, "truncated", path, target), str(path))
+        if TRUNCATED in archive.names:
+            cut = as_flags(TRUNCATED, archive.read(TRUNCATED, "truncated"), str(path))
     rows = len(cut)
     if firsts.dtype.kind not in "iu" or not ((firsts >= 0) & (firsts < max(1, rows))).all():
         raise DataError(f"{path}: {INDEX} must hold the first rows of episodes, between 0 and {rows - 1}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from rl_training.config.data import DatasetSource
 from rl_training.data.formats import Format
-from rl_training.data.formats.npz import member_names, npz_names, open_npz, read_member, require_members
+from rl_training.data.formats.npz import npz_names, open_npz
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target, as_flags, file_of
@@ -24,16 +24,12 @@ OBSERVATIONS, ACTIONS, ENDS, MASKS, REWARDS = "observations", "actions", "termin
 def read_ogbench(source: DatasetSource, target: Target) -> EpisodeLog:
     """Read trajectories; without `rewards` (goal-conditioned files) only behaviour cloning can use them."""
     path = file_of(source)
-    with open_npz(path) as archive:
-        names = member_names(archive)
-        require_members(names, (OBSERVATIONS, ACTIONS, ENDS), path)
+    with open_npz(path, target) as archive:
+        names = archive.names
+        archive.require((OBSERVATIONS, ACTIONS, ENDS))
         wanted = {"obs": OBSERVATIONS, "actions": ACTIONS, "episode_ends": ENDS, "rewards": REWARDS}
         wanted |= {"next_obs": "next_observations", "terminated": MASKS}
-        columns = {
-            field: read_member(archive, name, field, path, target)
-            for field, name in wanted.items()
-            if name in names
-        }
+        columns = archive.columns({field: name for field, name in wanted.items() if name in names})
     rows = len(columns["episode_ends"])
     ends = as_flags(ENDS, columns["episode_ends"], str(path))
     alive = as_flags(MASKS, columns.get("terminated", np.ones(rows)), str(path))

@@ -16,14 +16,7 @@ from rl_training.config.data import DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.core.types import Array
 from rl_training.data.formats import Format
-from rl_training.data.formats.npz import (
-    member_names,
-    npz_names,
-    open_npz,
-    read_member,
-    stored_info,
-    write_arrays,
-)
+from rl_training.data.formats.npz import npz_keys, npz_names, open_npz, write_arrays
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target, as_flags, file_of
@@ -87,8 +80,7 @@ def _short(name: str) -> str:
 
 def _names(path: Path) -> list[str]:
     if path.suffix.lower() == ".npz":
-        with open_npz(path) as archive:
-            return member_names(archive)
+        return npz_keys(path)
     return list(open_table(files_of(path)[0], DatasetSource()).names)
 
 
@@ -122,8 +114,8 @@ def _keys(names: Iterable[str], source: DatasetSource, where: str) -> dict[str, 
 
 def _read(path: Path, keys: list[str], target: Target) -> dict[str, Array]:
     if path.suffix.lower() == ".npz":
-        with open_npz(path) as archive:
-            return {key: read_member(archive, key, "rewards", path, target) for key in keys}
+        with open_npz(path, target) as archive:
+            return {key: archive.read(key, "rewards") for key in keys}
     pieces: dict[str, list[Array]] = {key: [] for key in keys}
     for file in files_of(path):
         for batch in open_table(file, DatasetSource()).batches(dict.fromkeys(keys, "number")):
@@ -137,7 +129,7 @@ def _info(path: Path) -> DataInfo:
     if path.suffix.lower() != ".npz":
         return DataInfo(str(path))
     with open_npz(path) as archive:
-        return DataInfo.from_dict(str(path), stored_info(archive, path))
+        return archive.info()
 
 
 def _matrix(parts: list[Array]) -> Array:
