@@ -10,7 +10,7 @@ SOURCES = {
     "TransitionDataset": "rl_training.data.offline_dataset",
     "best_episodes": "rl_training.data.splits",
     "compute_discounted_returns_to_go": "rl_training.data.episodes",
-    "load_transition_dataset": "rl_training.data.dataset_loaders",
+    "load_transition_dataset": "rl_training.data.read",
     "mix_transition_datasets": "rl_training.data.offline_mixers",
     "read_log": "rl_training.data.read",
     "process_offline_dataset": "rl_training.data.prepare",

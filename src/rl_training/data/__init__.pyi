@@ -2,12 +2,12 @@
 
 from rl_training.core.transforms import ObservationNormalizer as ObservationNormalizer
 from rl_training.core.transforms import RewardTransform as RewardTransform
-from rl_training.data.dataset_loaders import load_transition_dataset as load_transition_dataset
 from rl_training.data.episodes import compute_discounted_returns_to_go as compute_discounted_returns_to_go
 from rl_training.data.info import DataInfo as DataInfo
 from rl_training.data.offline_dataset import TransitionDataset as TransitionDataset
 from rl_training.data.offline_mixers import mix_transition_datasets as mix_transition_datasets
 from rl_training.data.prepare import process_offline_dataset as process_offline_dataset
+from rl_training.data.read import load_transition_dataset as load_transition_dataset
 from rl_training.data.read import read_log as read_log
 from rl_training.data.rows import ReplayBuffer as ReplayBuffer
 from rl_training.data.splits import best_episodes as best_episodes

@@ -24,12 +24,7 @@ from rl_training.core.transforms import (
 )
 from rl_training.core.types import State
 from rl_training.data.disk import disk_concatenation
-from rl_training.data.fields import (
-    FIELDS,
-    SPACE_FIELDS,
-    Discounting,
-    all_fields,
-)
+from rl_training.data.fields import FIELDS, SPACE_FIELDS, Discounting, all_fields
 from rl_training.data.info import ReferenceReturns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets
@@ -264,14 +259,33 @@ class _Finish:
     needs: frozenset[str]
 
     def run(self, dataset: TransitionDataset, *, owned: bool) -> TransitionDataset:
-        if self.normalizer is not None:
-            dataset = _converted(dataset, ("obs", "next_obs"), self.normalizer, self.settings, owned)
-        if self.scaling is not None:
-            dataset = _converted(dataset, ("actions", "next_actions"), self.scaling, self.settings, owned)
+        dataset = self._converted(dataset, ("obs", "next_obs"), self.normalizer, owned)
+        dataset = self._converted(dataset, ("actions", "next_actions"), self.scaling, owned)
         return dataset.with_fields(
             name
             for name in dataset.fields
             if name in self.needs or FIELDS.get(name).in_batches != "if needed"
+        )
+
+    def _converted(
+        self, dataset: TransitionDataset, names: Sequence[str], transform: Transform | None, owned: bool
+    ) -> TransitionDataset:
+        """Change the units of fields: the stored rows where they are in memory, else every batch."""
+        if transform is None:
+            return dataset
+        present = [name for name in names if name in dataset.fields]
+        if not self.settings.dataset_in_memory:
+            return dataset.with_batch_transforms(dict.fromkeys(present, transform))
+        if isinstance(transform, ActionEncoding):  # which makes wider columns of those that are stored
+            whole = {name: transform.apply(dataset.store.whole(name)) for name in present}
+            return dataset.with_columns(whole)
+        store = dataset.store.converted(present, transform, in_place=owned, rows_at_once=CHUNK_ROWS)
+        return TransitionDataset.from_store(
+            store,
+            last_rewards=dataset.last_rewards,
+            returns_gamma=dataset.returns_gamma,
+            ordered=dataset.ordered,
+            info=replace(dataset.info, content_key=None),
         )
 
 
@@ -300,20 +314,29 @@ class _PartSteps:
     def run(
         self, part: TransitionDataset, limit: int | None, by_time: bool, *, choose: bool = True
     ) -> TransitionDataset:
-        settings = self.settings
-        how = Discounting(self.gamma, by_time, failure_reward(self.settings, self.transform))
+        settings, given = self.settings, part.returns_to_go
         recorded = part.episode_returns() if choose and settings.top_fraction < 1.0 else None
-        changed = self._with_returns(self._with_rewards(part), part, how)
-        for need in sorted(self.needs - set(changed.fields)):
+        changed = self._with_rewards(part)
+        wanted = self.needs | ({RETURNS} if given is not None else set())
+        if settings.returns_to_go == "given":
+            if given is None:
+                raise DataError(
+                    f"{part.info.source}: returns_to_go: given needs data with returns_to_go; set it to auto"
+                )
+            changed = changed.with_columns({RETURNS: given})
+        if settings.n_step > 1:
+            wanted -= {"discounts"}  # brings its own
+        elif by_time:
+            wanted |= {"discounts"}
+        how = Discounting(self.gamma, by_time, failure_reward(settings, self.transform))
+        for need in sorted(wanted - set(changed.fields), key=lambda name: (name != RETURNS, name)):
             derive = FIELDS.get(need).derive
-            if derive is not None and not (need == "discounts" and settings.n_step > 1):  # brings its own
+            if derive is not None:
                 changed = derive(changed, how)
         if recorded is not None:  # the best by the rewards of the data, not by the transformed ones
             changed = best_episodes(changed, settings.top_fraction, recorded)
         if settings.n_step > 1:
             changed = with_n_step(changed, settings.n_step, self.gamma, by_time=by_time)
-        elif by_time and "discounts" not in changed.fields:
-            changed = changed.with_discounts(self.gamma, by_time=True)
         if limit is not None and limit < len(changed):
             changed = changed.select_rows(torch.arange(limit))
         return changed
@@ -329,22 +352,6 @@ class _PartSteps:
             return plain
         scale, shift, clip = self.transform.scale, self.transform.shift, self.transform.clip
         return plain.with_reward_transform(scale=scale, shift=shift, clip=clip)
-
-    def _with_returns(
-        self, changed: TransitionDataset, part: TransitionDataset, how: Discounting
-    ) -> TransitionDataset:
-        given = part.returns_to_go
-        if self.settings.returns_to_go == "given":
-            if given is None:
-                raise DataError(
-                    f"{part.info.source}: returns_to_go: given needs data with returns_to_go; set it to auto"
-                )
-            return changed.with_columns({RETURNS: given})
-        if given is None and RETURNS not in self.needs:
-            return changed
-        return changed.with_discounted_returns_to_go(
-            how.gamma, failure_reward=how.failure_reward, by_time=how.by_time
-        )
 
 
 def _check_rewards(parts: Sequence[TransitionDataset], wanted_by: str, uses_rewards: bool) -> None:
@@ -381,29 +388,6 @@ def _mixed(parts: Sequence[TransitionDataset], settings: OfflineDataFields) -> T
         total_size=settings.dataset_size,
         seed=settings.dataset_seed,
         concatenate=None if settings.dataset_in_memory else disk_concatenation(parts),
-    )
-
-
-def _converted(
-    dataset: TransitionDataset,
-    names: Sequence[str],
-    transform: Transform,
-    settings: OfflineDataFields,
-    owned: bool,
-) -> TransitionDataset:
-    """Change the units of fields: the stored rows where they are in memory, else every batch."""
-    present = [name for name in names if name in dataset.fields]
-    if not settings.dataset_in_memory:
-        return dataset.with_batch_transforms({name: transform for name in present})
-    if isinstance(transform, ActionEncoding):  # which makes wider columns of those that are stored
-        return dataset.with_columns({name: transform.apply(dataset.store.whole(name)) for name in present})
-    store = dataset.store.converted(present, transform, in_place=owned, rows_at_once=CHUNK_ROWS)
-    return TransitionDataset.from_store(
-        store,
-        last_rewards=dataset.last_rewards,
-        returns_gamma=dataset.returns_gamma,
-        ordered=dataset.ordered,
-        info=replace(dataset.info, content_key=None),
     )
 
 

@@ -13,10 +13,10 @@ from rl_training.config.data import COLLECTED_KINDS, MIX, DatasetSource, Offline
 from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.spaces import Spaces
-from rl_training.data.dataset_loaders import load_source
 from rl_training.data.info import reference_returns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import Fitted, PreparedDataset, process_offline_dataset
+from rl_training.data.read import load_source
 from rl_training.data.reading import action_range, check_finite
 from rl_training.data.rows import as_array
 from rl_training.data.splits import LoggedEpisodes, logged_episodes
