@@ -183,6 +183,7 @@ def tell(kind: str, root: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return {
         "seen": getattr(learner, "seen", None),
         "compiled": getattr(learner, "compiled_with", None),
+        "products": learner.products,
         "metrics": {name: value for name, value in result.metrics.items() if name not in passing},
         "rows": [{key: row[key] for key in row.keys() - passing} for row in read_metrics(result.run_dir)],
         "checkpoints": sorted(file.name for file in checkpoints.iterdir()),
@@ -201,6 +202,7 @@ def place(tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch, fake_alg
     monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "changed" / "cache"))
     monkeypatch.setitem(sys.modules, "mlflow", None)
     monkeypatch.setattr("rl_training.runtime.loop.missing_for_compiling", lambda device_type: None)
+    monkeypatch.setattr("rl_training.core.products.is_safe", lambda library: True)
     for name, updates in (("some_run", 1), ("other_run", 200)):
         if not Path(name).exists():
             offline(files, total_timesteps=updates).result.run_dir.rename(name)

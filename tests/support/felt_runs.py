@@ -24,6 +24,7 @@ CONTROL: dict[str, Felt] = {
     "keep_checkpoints": to(1, checkpoint_interval=2),
     "save_best": to(False, **EVALUATED),
     "compile": to(True),
+    "products": to("onednn"),
     "eval_deterministic": to(False, **EVALUATED),
     "eval_seed": to(9, **EVALUATED),
     "reward_scale": to(2.0),

@@ -6,7 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar, cast
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.optim import Adam, polyak
 from rl_training.config import ConfigModel, setting
 from rl_training.core.errors import ConfigError
+from rl_training.core.products import LIBRARIES, Library, Shape, computed_by, fastest, is_safe
 from rl_training.core.spaces import ActionKind
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.types import STANDARD_FIELDS, Facts, State
@@ -190,6 +191,8 @@ class Learner(ABC):
         """Whether the run has gone from logged data to an environment (`go_online`)."""
         self.resting = False
         """Whether losses are only looked at (`held_out.losses_on`)."""
+        self.products: Library | None = None
+        """What computes the matrix products on a processor; none until the first update chooses."""
         self.streams = noise_streams(seed, "noise", self.device)
         self.last_metrics = {name: torch.zeros((), device=self.device) for name in self.delayed_metrics}
         self._checked_shapes: tuple[object, ...] = ()
@@ -302,7 +305,8 @@ class Learner(ABC):
         is_new = key not in self._steps
         if is_new:
             self._steps[key] = self._build_step(stage)
-        metrics = self._steps[key](dict(batch), flat)
+        with self.own_products(batch["obs"].shape[-2]):
+            metrics = self._steps[key](dict(batch), flat)
         if is_new:
             self._check_metrics(metrics, batch["obs"].shape[:-2])
         if self.device.type == "cuda" and self.compiled:
@@ -311,6 +315,20 @@ class Learner(ABC):
         self.last_metrics.update(metrics)
         self.updates += 1
         return UpdateResult(1, Metrics(self.last_metrics))
+
+    def own_products(self, rows: int) -> AbstractContextManager[None]:
+        """For computations with the networks: matrix products by the library that is settled for them."""
+        if self.device.type != "cpu":
+            return nullcontext()
+        if self.products is None:
+            self.products = fastest(self.largest_product(rows))
+        return computed_by(self.products)
+
+    def largest_product(self, rows: int) -> Shape:
+        """The product of a layer on so many rows that takes most of an update's time."""
+        weights = [each for each in self.model.parameters() if each.dim() > 1]
+        shapes = [Shape(math.prod(each.shape[:-2]), rows, *each.shape[-2:]) for each in weights]
+        return max(shapes, key=lambda shape: shape.multiplications, default=Shape(0, 0, 0, 0))
 
     def compile(self, backend: str = "inductor") -> None:
         """Run every later update as one compiled graph per stage."""
@@ -416,6 +434,7 @@ class Learner(ABC):
             "streams": {kind: stream.state_dict() for kind, stream in self.streams.items()},
             "metrics": {name: value.clone() for name, value in self.last_metrics.items()},
             "updates": self.updates,
+            "products": self.products,
         }
 
     @torch.no_grad()
@@ -435,6 +454,9 @@ class Learner(ABC):
             stream.load_state_dict(state["streams"][kind])
         self.last_metrics = {name: value.to(self.device) for name, value in state["metrics"].items()}
         self.updates = int(state["updates"])
+        products = state.get("products", "mkl")  # before there was a choice
+        if products in LIBRARIES:
+            self.products = products if is_safe(products) else "mkl"
 
     def is_finite(self) -> bool:
         """Whether every weight is a number (asked before a checkpoint is written)."""
@@ -453,14 +475,14 @@ def losses_on(learner: Learner, batch: Batch) -> MetricTensors:
     """
     shapes = learner.noise_shapes(batch["obs"].shape[-2])
     flat = draw_flat(noise_streams(0, "held out", learner.device), shapes)
-    with at_rest(learner):
+    with at_rest(learner), learner.own_products(batch["obs"].shape[-2]):
         metrics = learner.step(batch, unpack_noise(flat, shapes), "full")
     return {name: value for name, value in metrics.items() if name.endswith("_loss")}
 
 
 def action_error(learner: Learner, batch: Batch) -> torch.Tensor:
     """Mean squared distance of the deterministic actions from the logged ones, in [-1, 1] units."""
-    with torch.no_grad():
+    with torch.no_grad(), learner.own_products(batch["obs"].shape[-2]):
         actions = learner.model.actor.mode(batch["obs"])
     return (actions.clamp(-1.0, 1.0) - batch["actions"]).square().mean()
 

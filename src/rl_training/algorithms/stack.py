@@ -65,8 +65,8 @@ def learner_state(learner: Learner, member: int | None) -> State:
 
 
 def copy_shared(source: Learner, target: Learner) -> None:
-    """What all seeds of a stack have in common: units, age, optimiser steps, learning rates."""
-    target.updates = source.updates
+    """What all seeds of a stack have in common: units, age, products, optimiser steps, learning rates."""
+    target.updates, target.products = source.updates, source.products
     if "policy" in vars(source):  # one that nobody asked for has no units to pass on
         target.policy.set_units(source.policy.spaces, source.policy.observation_steps)
     for name, optimizer in source.optimizers.items():

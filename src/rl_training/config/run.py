@@ -64,6 +64,11 @@ class ControlFields(ConfigModel):
     compile: Literal["auto"] | bool = setting(
         "auto", "torch.compile for the update; auto = where the run is long enough to gain"
     )
+    products: Literal["auto", "mkl", "onednn"] = setting(
+        "auto",
+        "library for the matrix products of updates on a processor; auto = the one that is faster here for "
+        "these sizes (measured once), and only if its error is that of single precision",
+    )
     eval_deterministic: bool = setting(True, "evaluate the policy's best action; false samples from it")
     eval_seed: int | None = setting(None, "seed of the evaluation episodes; null = derived from seed", ge=0)
 

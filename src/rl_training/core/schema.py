@@ -196,6 +196,7 @@ class RunFacts:
     counters: CounterFacts = fact()
     online_span: int = fact(0, least=0)
     parent: Facts | None = None
+    processor: str | None = None
 
 
 def run_facts(state: Facts, file: Path) -> RunFacts:

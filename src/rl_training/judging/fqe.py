@@ -276,7 +276,8 @@ def _pieces(rows: int, actions: Tensor) -> Iterator[slice]:
 
 def _own_values(learner: FQE, obs: Tensor, actions: Tensor, part: slice) -> Tensor:
     """Values `[policies, members, rows]` of each policy's own actions in the same states."""
-    return policy_values(learner.critic, obs[part].expand(len(actions), -1, -1), actions[:, part])
+    with learner.own_products(_CHUNK):
+        return policy_values(learner.critic, obs[part].expand(len(actions), -1, -1), actions[:, part])
 
 
 @torch.no_grad()
@@ -303,10 +304,11 @@ def _along_the_log(
     count = torch.zeros_like(total)
     for part in _pieces(len(log), there):
         batch = batch_of(log, there, usable, torch.arange(len(log))[part])
-        q = learner.critic(batch["obs"], batch["actions"])
+        with learner.own_products(_CHUNK):
+            q, target = learner.critic(batch["obs"], batch["actions"]), learner.value_target(batch)
         unseen = (learner.row_weights(batch["episodes"]) == 0).float()
         logged.append((q * unseen).sum(-2) / unseen.sum(-2))
         counted = unseen * batch["usable"].unsqueeze(-2)
-        total += (counted * (learner.value_target(batch) - q)).sum(-1).double()
+        total += (counted * (target - q)).sum(-1).double()
         count += counted.sum(-1).double()
     return torch.cat(logged, -1).double(), (total / count.clamp_min(1.0)).numpy()

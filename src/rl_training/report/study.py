@@ -47,7 +47,7 @@ DATA_SETTINGS = (
 NOT_A_SETTING = {
     *("format_version", "algo", "env_id", "env_kwargs", "algo_kwargs", "seed", "seeds", "tags", "output_dir"),
     *("device", "log_interval", "checkpoint_interval", "keep_checkpoints", "save_best", "compile"),
-    *("dataset_in_memory", "judge_at_end"),
+    *("products", "dataset_in_memory", "judge_at_end"),
 }
 
 

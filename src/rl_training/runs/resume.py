@@ -287,4 +287,5 @@ def state_at_the_border(run: SavedRun) -> State:
     }
     parent = {"run": str(run.run_dir or run.file.parent), "checkpoint": run.file.name, "step": step}
     fresh = {"counters": counters, "callbacks": {}, "results": {}, "online_span": 0, "parent": parent}
-    return {**state, **fresh}
+    learner = {**state["learner"], "products": None}  # of a run of its own, perhaps on another machine
+    return {**state, "learner": learner, "processor": None, **fresh}

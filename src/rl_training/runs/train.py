@@ -20,9 +20,17 @@ from rl_training.algorithms.recipe import Recipe, get_recipe
 from rl_training.algorithms.stack import stack_learners
 from rl_training.config.data import OfflineFields
 from rl_training.config.run import ControlFields, OnlineFields, TrainConfig, config_to_yaml
-from rl_training.core.errors import ConfigError, DataError, EnvironmentProblem, RunFailed, memory_for
+from rl_training.core.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentProblem,
+    RunFailed,
+    memory_for,
+    shown,
+)
 from rl_training.core.files import write_text_atomic
 from rl_training.core.machine import choose_device, keep_freed_memory
+from rl_training.core.products import check_library, processor
 from rl_training.core.schema import restoring
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.types import Facts, State
@@ -215,6 +223,7 @@ def write_result(run: Run, started: float) -> TrainResult:
     )
     checkpoint = None if run.checkpoint_path is None else run.checkpoint_path.name
     notes: State = {"checkpoint": checkpoint, "dataset": dict(run.notes.dataset)}
+    notes |= {"products": run.trainer.learner.products, "processor": run.notes.processor}
     if run.notes.parent is not None:
         notes["parent"] = dict(run.notes.parent)
     write_summary(run.run_dir, {**described, **notes})
@@ -285,6 +294,8 @@ def assemble(plan: Plan, phases_of: PhasesOf | None = None) -> tuple[Trainer[Run
     updates_left = sum(phase.steps * phase.updates_per_step for phase in phases)
     stored = None if plan.saved is None else plan.saved["compile"]
     compiled = apply_compile(learner, plan.settings.compile, updates_left, stored)
+    if plan.settings.products != "auto":
+        learner.products = check_library(plan.settings.products, device.type)
     notes = make_notes(plan, source, phases, compiled=compiled)
     bench = None
     if plan.judges_itself and isinstance(source, OfflineSource):
@@ -401,6 +412,7 @@ def make_notes(plan: Plan, source: RunSource, phases: Sequence[Phase], *, compil
     return RunNotes(
         schedule_steps=stored or plan.settings.schedule_steps or plan.configs[0].total_timesteps,
         compiled=compiled,
+        processor=processor(),
         dataset=source.summary,
         in_python=tuple(name for name, is_given in given.items() if is_given),
         online_span=max(phase.online_span for phase in phases),
@@ -442,6 +454,13 @@ def make_run(
 def restore(trainer: Trainer[Run], run: Run, saved: State) -> None:
     """Put a run back to where its checkpoint was written."""
     trainer.load_state_dict(saved)
+    before = saved.get("processor")
+    if before not in (None, processor()):
+        warnings.warn(
+            f"this run was saved on another processor, {shown(before)}: on this one, {processor()}, numbers "
+            "round otherwise, so that it goes on from the same state but not bit for bit",
+            stacklevel=2,
+        )
     run.results = dict(saved["results"])
     for key, callback in run.named_callbacks():
         state = saved["callbacks"].get(key)

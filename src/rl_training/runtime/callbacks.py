@@ -120,6 +120,8 @@ class RunNotes:
 
     schedule_steps: int
     compiled: bool
+    processor: str = ""
+    """What rounding depends on, beside the versions of libraries"""
     dataset: Facts = field(default_factory=dict)
     in_python: tuple[str, ...] = ()
     """What was given as an object and must be given again to go on: dataset, env, wrappers"""
@@ -132,6 +134,7 @@ class RunNotes:
         return {
             "schedule_steps": self.schedule_steps,
             "compile": self.compiled,
+            "processor": self.processor,
             "dataset": dict(self.dataset),
             "in_python": list(self.in_python),
             "online_span": self.online_span,
