@@ -49,6 +49,8 @@ class SummaryFacts:
     checkpoint: str | None = None
     dataset: Facts | None = None
     parent: Facts | None = None
+    products: str | None = None
+    processor: str | None = None
 
 
 def read_summary(run_dir: Path) -> State | None:
