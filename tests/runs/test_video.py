@@ -61,20 +61,20 @@ def test_missing_packages_are_named_with_what_to_install(
 
 
 def test_an_environment_that_cannot_draw_says_so_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: object) -> None:
         raise gym.error.DependencyNotInstalled("pygame is not installed")
 
     monkeypatch.setattr("gymnasium.envs.classic_control.pendulum.PendulumEnv.render", fail)
     with pytest.raises(EnvironmentProblem) as problem:
-        video.film_policy(None, "Pendulum-v1", {}, 1, 0, tmp_path)  # type: ignore[arg-type]
+        video.film_checkpoint(run_dir, tmp_path, num_episodes=1)
     text = str(problem.value)
     assert text.startswith("environment 'Pendulum-v1' cannot draw itself: DependencyNotInstalled: pygame")
     assert text.endswith('pip install ".[video]"') and "\n" not in text
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_named(run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"video directory .*file/videos cannot be written: Not a directory"):
-        video.film_policy(None, "Pendulum-v1", {}, 1, 0, tmp_path / "file" / "videos")  # type: ignore[arg-type]
+        video.film_checkpoint(run_dir, tmp_path / "file" / "videos", num_episodes=1)

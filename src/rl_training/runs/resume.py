@@ -30,6 +30,7 @@ from rl_training.runs.saved import (
 from rl_training.runs.saving import RunLock
 from rl_training.runs.train import RunOptions, train
 from rl_training.runtime.callbacks import TrainResult, eval_metrics, evaluate_run_policy
+from rl_training.runtime.evaluate import OpenPlayers, open_players
 
 IN_MEMORY = "dataset must be given: this run learned from a dataset that was passed in memory"
 
@@ -49,6 +50,7 @@ def evaluate_checkpoint(
     *,
     num_episodes: int | None = None,
     device: str = "auto",
+    players: OpenPlayers = open_players,
     **given: Unpack[Surroundings],
 ) -> State:
     """Episodes with the saved policy in its environment, or in `env`; as many as the run's config says.
@@ -56,16 +58,21 @@ def evaluate_checkpoint(
     An exported policy plays the same episodes as the run that it was exported from, on the processor.
     """
     if not is_policy_file(Path(path)):
-        return evaluate_run(SavedRun(path, device=device), num_episodes, **given)
+        return evaluate_run(SavedRun(path, device=device), num_episodes, players, **given)
     policy = load_exported(Path(path))
     if device not in ("auto", "cpu"):
         raise ConfigError(f"device must be cpu: an exported policy acts on the processor, got {device!r}")
     training, reference = policy.metadata["training"], policy.metadata["reference_returns"]
     trained = Trained(training["config"], reference, training["global_step"], training["gradient_steps"])
-    return _evaluate(policy, trained, num_episodes, **given)
+    return _evaluate(policy, trained, num_episodes, players, **given)
 
 
-def evaluate_run(run: SavedRun, num_episodes: int | None = None, **given: Unpack[Surroundings]) -> State:
+def evaluate_run(
+    run: SavedRun,
+    num_episodes: int | None = None,
+    players: OpenPlayers = open_players,
+    **given: Unpack[Surroundings],
+) -> State:
     """The same of a run that is open already; random actions, where it draws any, are the same each time."""
     facts = run.facts
     trained = Trained(
@@ -75,11 +82,15 @@ def evaluate_run(run: SavedRun, num_episodes: int | None = None, **given: Unpack
         facts.counters.gradient_steps,
         facts.in_python,
     )
-    return _evaluate(run.policy.snapshot(), trained, num_episodes, **given)
+    return _evaluate(run.policy.snapshot(), trained, num_episodes, players, **given)
 
 
 def _evaluate(
-    policy: ActingPolicy, trained: Trained, num_episodes: int | None, **given: Unpack[Surroundings]
+    policy: ActingPolicy,
+    trained: Trained,
+    num_episodes: int | None,
+    players: OpenPlayers,
+    **given: Unpack[Surroundings],
 ) -> State:
     config, settings = acting_fields(trained.config)
     maker, config = environment_for(config, trained.in_python, **given)
@@ -89,8 +100,9 @@ def _evaluate(
         raise ConfigError(f"num_episodes must be >= 1, got {num_episodes}")
     episodes = num_episodes or max(1, config.eval_episodes)
     reference = None if trained.reference is None else ReferenceReturns.from_dict(trained.reference)
+    result = evaluate_run_policy(policy, maker, config, settings, episodes, players)
     return {
-        **eval_metrics(evaluate_run_policy(policy, maker, config, settings, episodes), reference),
+        **eval_metrics(result, reference),
         "global_step": trained.global_step,
         "gradient_steps": trained.gradient_steps,
     }

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 
-from rl_training.core.errors import ConfigError, EnvironmentProblem, UserError, install_hint
+from rl_training.core.errors import EnvironmentProblem, UserError, install_hint
 from rl_training.core.files import reason
 from rl_training.core.types import Array, State
-from rl_training.data.info import ReferenceReturns
-from rl_training.policies.acting import ActingPolicy
-from rl_training.runs.saved import SavedRun, Surroundings, acting_fields, environment_for
-from rl_training.runtime.callbacks import eval_metrics
+from rl_training.runs.resume import evaluate_checkpoint
+from rl_training.runs.saved import Surroundings
 from rl_training.runtime.envs import EnvLike, describe_error, quiet_gymnasium
-from rl_training.runtime.evaluate import EpisodePlayer, EvalResult, played_in_lock_step
+from rl_training.runtime.evaluate import EpisodePlayer
 
 DEFAULT_FRAMES_PER_SECOND = 30
-MAX_EPISODE_STEPS = 100_000
 INSTALL = install_hint("video")
 
 
@@ -34,63 +31,42 @@ def film_checkpoint(
     device: str = "auto",
     **given: Unpack[Surroundings],
 ) -> State:
-    """Play a saved policy, write each episode to `folder/episode-<k>.mp4`, return the evaluation metrics."""
+    """Evaluate a saved policy, write each episode to `folder/episode-<k>.mp4`, return the metrics."""
     require_encoder()
-    run = SavedRun(path, device=device)
-    config, settings = acting_fields(run.facts.config)
-    maker, config = environment_for(config, run.facts.in_python, **given)
-    if maker is None:
-        raise ConfigError("env_id must be given to film: this policy was trained without an environment")
-    seed = config.seed if settings.eval_seed is None else settings.eval_seed
-    files, result = film_policy(
-        run.policy,
-        maker,
-        dict(config.env_kwargs),
-        num_episodes or max(1, config.eval_episodes),
-        seed,
-        Path(folder),
-        deterministic=settings.eval_deterministic,
-    )
-    reference = run.facts.reference
-    return {
-        **eval_metrics(result, None if reference is None else ReferenceReturns(**asdict(reference))),
-        "global_step": run.facts.counters.global_step,
-        "gradient_steps": run.facts.counters.gradient_steps,
-        "videos": [str(file) for file in files],
-    }
+    films = Films(Path(folder))
+    metrics = evaluate_checkpoint(path, num_episodes=num_episodes, device=device, players=films.open, **given)
+    return {**metrics, "videos": [str(file) for file in films.files]}
 
 
-def film_policy(
-    policy: ActingPolicy,
-    env: EnvLike,
-    env_kwargs: dict[str, object],
-    num_episodes: int,
-    seed: int,
-    folder: Path,
-    *,
-    deterministic: bool = True,
-) -> tuple[list[Path], EvalResult]:
-    """One environment plays all episodes, one after the other, and is filmed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UserError(f"video directory {folder} cannot be written: {reason(problem)}") from problem
-    returns, lengths = np.zeros(num_episodes), np.zeros(num_episodes, dtype=np.int64)
-    with ExitStack() as closing:
-        player = FilmedPlayer(env, env_kwargs, folder)
+class Films:
+    """Opens the one environment that plays all episodes, one after the other, and is filmed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: list[Path] = []
+
+    def open(
+        self, env: EnvLike, env_kwargs: Mapping[str, object] | None, count: int, closing: ExitStack
+    ) -> list[EpisodePlayer]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise UserError(
+                f"video directory {self.folder} cannot be written: {reason(problem)}"
+            ) from problem
+        player = FilmedPlayer(env, env_kwargs, self.folder, self.files)
         closing.callback(player.close)
-        for _ in played_in_lock_step(policy, [player], num_episodes, seed, deterministic, MAX_EPISODE_STEPS):
-            returns[player.episode], lengths[player.episode] = player.ret, player.length
-    return player.files, EvalResult(returns, lengths)
+        return [player]
 
 
 class FilmedPlayer(EpisodePlayer):
     """A player whose environment draws itself after every step."""
 
-    def __init__(self, env: EnvLike, env_kwargs: dict[str, object], folder: Path) -> None:
-        super().__init__(env, {**env_kwargs, "render_mode": "rgb_array"})
-        self.folder = folder
-        self.files: list[Path] = []
+    def __init__(
+        self, env: EnvLike, env_kwargs: Mapping[str, object] | None, folder: Path, files: list[Path]
+    ) -> None:
+        super().__init__(env, {**(env_kwargs or {}), "render_mode": "rgb_array"})
+        self.folder, self.files = folder, files
         self.rate = float(self.env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND)
         self.writer: Any = None
 
@@ -141,7 +117,7 @@ class FilmedPlayer(EpisodePlayer):
 
     def close(self) -> None:
         self.finish_file()
-        self.env.close()
+        super().close()
 
 
 def require_encoder() -> None:

@@ -29,7 +29,7 @@ from rl_training.policies.acting import ActingPolicy
 from rl_training.policies.policy import Policy, pack_policy
 from rl_training.runtime.collect import FinishedEpisode
 from rl_training.runtime.envs import EnvLike
-from rl_training.runtime.evaluate import EvalResult, evaluate_policy
+from rl_training.runtime.evaluate import EvalResult, OpenPlayers, evaluate_policy, open_players
 from rl_training.runtime.loop import Trainer
 
 
@@ -287,6 +287,7 @@ def evaluate_run_policy(
     config: RunFields,
     settings: ControlFields,
     num_episodes: int | None = None,
+    players: OpenPlayers = open_players,
 ) -> EvalResult:
     """The one way a run's policy is evaluated, while it trains and from its checkpoint."""
     return evaluate_policy(
@@ -296,6 +297,7 @@ def evaluate_run_policy(
         config.eval_episodes if num_episodes is None else num_episodes,
         config.seed if settings.eval_seed is None else settings.eval_seed,
         deterministic=settings.eval_deterministic,
+        open_players=players,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -67,6 +67,24 @@ class EpisodePlayer:
         self.ret += reward
         return obs, bool(terminated or truncated)
 
+    def close(self) -> None:
+        self.env.close()
+
+
+def open_players(
+    env: EnvLike, env_kwargs: Mapping[str, object] | None, count: int, closing: ExitStack
+) -> list[EpisodePlayer]:
+    """`count` environments, each closed with `closing` even if a later one cannot be created."""
+    players = []
+    for _ in range(count):
+        players.append(EpisodePlayer(env, env_kwargs))
+        closing.callback(players[-1].close)
+    return players
+
+
+OpenPlayers = Callable[[EnvLike, Mapping[str, object] | None, int, ExitStack], Sequence[EpisodePlayer]]
+"""Opens up to so many environments that play side by side."""
+
 
 def evaluate_policy(
     policy: ActingPolicy,
@@ -78,6 +96,7 @@ def evaluate_policy(
     deterministic: bool = True,
     on_episode: Callable[[int, float, int], None] | None = None,
     max_episode_steps: int = 100_000,
+    open_players: OpenPlayers = open_players,
 ) -> EvalResult:
     """Play `num_episodes` episodes; `on_episode(number, return, length)` hears of each as it ends.
 
@@ -107,20 +126,9 @@ def evaluate_policy(
     return EvalResult(returns, lengths)
 
 
-def open_players(
-    env: EnvLike, env_kwargs: Mapping[str, object] | None, count: int, closing: ExitStack
-) -> list[EpisodePlayer]:
-    """`count` environments, each closed with `closing` even if a later one cannot be created."""
-    players = []
-    for _ in range(count):
-        players.append(EpisodePlayer(env, env_kwargs))
-        closing.callback(players[-1].env.close)
-    return players
-
-
 def played_in_lock_step(
     policy: ActingPolicy,
-    players: list[EpisodePlayer],
+    players: Sequence[EpisodePlayer],
     num_episodes: int,
     seed: int,
     deterministic: bool,
