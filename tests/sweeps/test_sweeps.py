@@ -137,7 +137,7 @@ def test_what_a_sweep_would_ignore_is_refused(changes: dict[str, Any], complaint
 
 
 def test_a_missing_file_names_the_packaged_sweeps() -> None:
-    with pytest.raises(ConfigError, match=r"neither a file nor packaged .did you mean 'pendulum'"):
+    with pytest.raises(ConfigError, match=r"neither a file nor a packaged sweep .did you mean 'pendulum'"):
         load_sweep_config("pendlum")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib.resources import files
@@ -415,8 +415,7 @@ def load_config(
 
     Overrides must not contradict each other; those of `start` come before them and give way.
     """
-    source = os.fspath(path_or_name)
-    values = parse_settings(_read_text(source), source, "config", TrainConfig.model_fields, "algo: sac")
+    values = read_settings(path_or_name, "config", TrainConfig.model_fields, "algo: sac")
     apply_overrides(values, start)
     apply_overrides(values, overrides)
     return parse_config(values)
@@ -432,17 +431,20 @@ def config_to_yaml(config: TrainConfig, *, settings: ControlFields | None = None
 
 def list_packaged_configs() -> list[PackagedConfig]:
     """The packaged configs in alphabetical order."""
-    return [_packaged(name, file) for name, file in sorted(_packaged_files().items())]
+    return [_packaged(name, file) for name, file in sorted(_packaged_files("config").items())]
 
 
-def _packaged_files() -> dict[str, Traversable]:
-    found: dict[str, Traversable] = {}
-    for folder in (files("rl_training") / "assets" / "configs").iterdir():
-        if folder.is_dir():
-            for file in folder.iterdir():
-                if file.name.endswith(".yaml"):
-                    found[f"{folder.name}/{file.name.removesuffix('.yaml')}"] = file
-    return found
+def _packaged_files(kind: str) -> dict[str, Traversable]:
+    """The packaged files of a kind by their names, those of a folder as `folder/name`."""
+
+    def inside(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+        for file in folder.iterdir():
+            if file.is_dir():
+                yield from inside(file, f"{prefix}{file.name}/")
+            elif file.name.endswith(".yaml"):
+                yield f"{prefix}{file.name.removesuffix('.yaml')}", file
+
+    return dict(inside(files("rl_training") / "assets" / f"{kind}s", ""))
 
 
 def _packaged(name: str, file: Traversable) -> PackagedConfig:
@@ -454,37 +456,36 @@ def _packaged(name: str, file: Traversable) -> PackagedConfig:
     )
 
 
-def parse_settings(text: str, source: str, kind: str, known: Iterable[str], example: str) -> State:
-    """The mapping in a file of settings.
+def read_settings(source: str | os.PathLike[str], kind: str, known: Iterable[str], example: str) -> State:
+    """The mapping in a YAML file, or in a packaged one of this kind: `config`, `sweep` or `tune`.
 
     Of a file that sets none of the `known` ones nothing is told: it may be any file of the user's, and what
     is wrong with its text would be in the error, for others to see.
     """
-    names = "|".join(known)
+    text, names = _read_text(os.fspath(source), kind), "|".join(known)
     must = f"it must hold a mapping such as `{example}`"
     if re.search(rf"""(?:^|[{{,])\s*["']?(?:{names})["']?\s*:""", text, re.MULTILINE) is None:
         raise ConfigError(f"{source} is not a {kind}: it sets none of the settings of one; {must}")
-    values = parse_yaml(text, source)
+    values = parse_yaml(text, os.fspath(source))
     if not isinstance(values, dict):
         raise ConfigError(f"{source} is not a {kind}: {must}")
     return values
 
 
-def _read_text(source: str) -> str:
+def _read_text(source: str, kind: str) -> str:
     path = Path(source)
     try:
         if path.is_file():
             return read_yaml_text(path)
     except OSError as error:
         raise ConfigError(f"{source} cannot be read: {reason(error)}") from None
-    packaged = _packaged_files()
+    packaged = _packaged_files(kind)
     name = source.removesuffix(".yaml")
     if name not in packaged:
-        hint = did_you_mean(name, packaged)
-        raise ConfigError(
-            f"config {source!r} is neither a file nor a packaged config{hint}; "
-            "`rl-training configs` lists the packaged ones"
-        )
+        hint, known = did_you_mean(name, packaged), f"packaged: {', '.join(sorted(packaged))}"
+        if kind == "config":
+            known = "`rl-training configs` lists the packaged ones"
+        raise ConfigError(f"{kind} {source!r} is neither a file nor a packaged {kind}{hint}; {known}")
     return packaged[name].read_text(encoding="utf-8")
 
 
@@ -517,9 +518,10 @@ def _apply_override(values: State, override: Override, option: str) -> tuple[lis
         key, equals, text = override.partition("=")
         if not equals or not all(key.strip().split(".")):
             raise ConfigError(f"{option} needs key=value (such as algo_kwargs.gamma=0.98), got {override!r}")
-        value = parse_yaml(text, f"{option} {key}")
+        value, told = parse_yaml(text, f"{option} {key}"), f"{option} {override}"
     else:
         key, value = override
+        told = f"{key} cannot be set"
     names = key.strip().split(".")
     level = values
     for depth, name in enumerate(names[:-1], start=1):
@@ -527,9 +529,7 @@ def _apply_override(values: State, override: Override, option: str) -> tuple[lis
         if inner is None:
             inner = level[name] = {}
         if not isinstance(inner, dict):
-            raise ConfigError(
-                f"{option} {override}: {'.'.join(names[:depth])} is not a mapping, got {shown(inner)}"
-            )
+            raise ConfigError(f"{told}: {'.'.join(names[:depth])} is not a mapping, got {shown(inner)}")
         level = inner
     level[names[-1]] = value
     return names, deepcopy(value)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import field_validator
 
 from rl_training.config import ConfigModel, setting
-from rl_training.config.run import TrainConfig, load_config, parse_config, parse_settings
-from rl_training.config.yaml import read_yaml_text
-from rl_training.core.errors import ConfigError, did_you_mean, shown
-from rl_training.core.files import parse_json, reason, write_json_atomic
+from rl_training.config.run import TrainConfig, apply_overrides, load_config, parse_config, read_settings
+from rl_training.core.errors import ConfigError, shown
+from rl_training.core.files import parse_json, write_json_atomic
 from rl_training.core.types import State
 from rl_training.runs.directory import directory_name, run_name
 from rl_training.sweeps.status import Status, run_status
@@ -26,6 +24,7 @@ from rl_training.sweeps.status import Status, run_status
 SMALL_LAYER = 64
 SHORT_RUN = 100_000
 GROUPS_FILE = "groups.json"
+EXAMPLE = "base: sac/pendulum"
 
 
 class SweepConfig(ConfigModel):
@@ -87,26 +86,7 @@ class SweepConfig(ConfigModel):
 
 def load_sweep_config(source: str | os.PathLike[str]) -> SweepConfig:
     """Read a sweep file, or a packaged sweep by its name."""
-    return SweepConfig.build(read_study(source, "sweep", SweepConfig.model_fields))
-
-
-def read_study(source: str | os.PathLike[str], kind: str, known: Iterable[str]) -> State:
-    """The mapping in a YAML file, or in a packaged one of this kind (`sweep` or `tune`)."""
-    path, name = Path(source), os.fspath(source).removesuffix(".yaml")
-    folder = files("rl_training") / "assets" / f"{kind}s"
-    packaged = {file.name.removesuffix(".yaml"): file for file in folder.iterdir()}
-    try:
-        text = read_yaml_text(path) if path.is_file() or name not in packaged else None
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{kind} {os.fspath(source)!r} is neither a file nor packaged{did_you_mean(name, packaged)}; "
-            f"packaged: {', '.join(sorted(packaged))}"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{source} cannot be read: {reason(error)}") from None
-    if text is None:
-        text = packaged[name].read_text(encoding="utf-8")
-    return parse_settings(text, str(source), kind, known, "base: sac/pendulum")
+    return SweepConfig.build(read_settings(source, "sweep", SweepConfig.model_fields, EXAMPLE))
 
 
 def expand(sweep: SweepConfig) -> dict[str, TrainConfig]:
@@ -118,7 +98,7 @@ def expand(sweep: SweepConfig) -> dict[str, TrainConfig]:
             mistakes.append(f"run name {name!r} is used twice; give each of the variants a `name` of its own")
             continue
         try:
-            found[name] = parse_config(apply_overrides(sweep.base, overrides))
+            found[name] = parse_config(changed_base(sweep.base, overrides))
         except ConfigError as error:
             mistakes += [f"{name}: {line}" for line in str(error).splitlines()]
     if mistakes:
@@ -126,19 +106,11 @@ def expand(sweep: SweepConfig) -> dict[str, TrainConfig]:
     return found
 
 
-def apply_overrides(base: str | Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
+def changed_base(base: str | Mapping[str, object], overrides: Mapping[str, object]) -> State:
     """The base config with dotted keys replaced; the override `base` takes another config instead."""
     chosen = overrides.get("base", base)
     values = deepcopy(dict(chosen)) if isinstance(chosen, Mapping) else load_config(str(chosen)).to_dict()
-    for key, value in overrides.items():
-        if key == "base":
-            continue
-        level, names = values, key.split(".")
-        for name in names[:-1]:
-            level = level.setdefault(name, {})
-            if not isinstance(level, dict):
-                raise ConfigError(f"{key} cannot be set: {name} is not a mapping, got {shown(level)}")
-        level[names[-1]] = deepcopy(value)
+    apply_overrides(values, [(key, deepcopy(value)) for key, value in overrides.items() if key != "base"])
     return values
 
 

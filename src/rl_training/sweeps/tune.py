@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import model_validator
 
 from rl_training.config import ConfigModel, setting
-from rl_training.config.run import config_to_yaml, parse_config
+from rl_training.config.run import config_to_yaml, parse_config, read_settings
 from rl_training.core.errors import ConfigError, install_hint, shown
 from rl_training.core.files import write_text_atomic
 from rl_training.core.types import Facts, Numbers, State
@@ -21,7 +21,7 @@ from rl_training.judging.candidates import candidate_of, clearly_above
 from rl_training.runs.saving import lock_run
 from rl_training.runtime.callbacks import Callback, Run
 from rl_training.sweeps.choice import ALIKE, chosen_metric, is_estimated, judged
-from rl_training.sweeps.plan import SweepRun, Task, apply_overrides, read_study
+from rl_training.sweeps.plan import EXAMPLE, SweepRun, Task, changed_base
 from rl_training.sweeps.status import final_metrics
 from rl_training.sweeps.workers import run_local, worker_count
 
@@ -109,7 +109,7 @@ class TuneConfig(ConfigModel):
 
 def load_tune_config(source: str | os.PathLike[str]) -> TuneConfig:
     """Read a search file, or a packaged one by its name."""
-    return TuneConfig.build(read_study(source, "tune", TuneConfig.model_fields))
+    return TuneConfig.build(read_settings(source, "tune", TuneConfig.model_fields, EXAMPLE))
 
 
 def parse_parameter(key: str, given: Any) -> Parameter:
@@ -121,7 +121,7 @@ def parse_parameter(key: str, given: Any) -> Parameter:
 def _mistakes_with(base: str | Mapping[str, object], key: str, value: object) -> list[str]:
     """A value the algorithm would refuse is found before the first trial, not in the tenth."""
     try:
-        parse_config(apply_overrides(base, {key: value}))
+        parse_config(changed_base(base, {key: value}))
     except ConfigError as error:
         return str(error).splitlines()
     return []
@@ -168,7 +168,7 @@ def run_tune(
 
 def with_metric(settings: TuneConfig) -> TuneConfig:
     """The settings with the metric that decides; trials that are judged are all judged alike."""
-    base = parse_config(apply_overrides(settings.base, {}))
+    base = parse_config(changed_base(settings.base, {}))
     if base.seeds is not None:
         raise ConfigError(f"base must have one seed, a trial is one run, got seeds {list(base.seeds)}")
     metric = chosen_metric(settings.metric, {"base": base}, may_be_none=False)
@@ -233,7 +233,7 @@ class Search:
             return TuneResult(self.folder, counts, None, {}, stopped)
         best = self.study.best_trial
         overrides = self._overrides(best.params)
-        config = parse_config(apply_overrides(self.settings.base, overrides))
+        config = parse_config(changed_base(self.settings.base, overrides))
         write_text_atomic(self.folder / BEST_FILE, config_to_yaml(config))
         return TuneResult(self.folder, counts, best.value, overrides, stopped, self._level(best.number))
 
@@ -262,7 +262,7 @@ class Search:
     def _task(self, number: int, params: Facts) -> Task:
         name = f"{TRIAL}{number}"
         folder = self.folder / name
-        values = apply_overrides(self.settings.base, self._overrides(params))
+        values = changed_base(self.settings.base, self._overrides(params))
         config = parse_config({**values, "output_dir": str(folder), "seeds": None})
         if is_estimated(self.settings.metric):
             config = judged(config)
