@@ -22,7 +22,7 @@ demo: $(CORE) ## a log, a policy learned from it, a verdict, the truth, and one 
 	$(BIN)/rl-training demo
 
 test: check ## static checks, then all tests
-	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal
 
 test-fast: $(DEV) ## all but the slow tests, in about a minute: while you work
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not slow"

@@ -51,9 +51,18 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths}
 
 
-def command(environment: dict[str, str], *arguments: object) -> str:
+ONE_AFTER_ANOTHER = """
+import json, sys
+from rl_training.cli import main
+sys.exit(next((code for words in json.loads(sys.argv[1]) if (code := main(words))), 0))
+"""
+
+
+def in_new_process(environment: dict[str, str], *commands: list[object]) -> str:
+    """What these commands print, one after the other in a process that has imported nothing yet."""
+    words = json.dumps([[str(word) for word in command] for command in commands])
     done = subprocess.run(
-        [sys.executable, "-m", "rl_training", *map(str, arguments)],
+        [sys.executable, "-c", ONE_AFTER_ANOTHER, words],
         capture_output=True,
         text=True,
         check=False,
@@ -76,19 +85,26 @@ def write_steps(path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_installed_package_works_everywhere(installed: dict[str, str], tmp_path: Path) -> None:
-    assert "actor_pull" in command(installed, "describe", "pulled_td3")
     log = tmp_path / "robot.steps"
     write_steps(log)
     kwargs = {"network": "sine", "network_options": {"frequency": 2.0}, "layer_norm": True, "compile": False}
     kwargs |= {"hidden_sizes": [8, 8], "batch_size": 16, "action_low": [-1.0], "action_high": [1.0]}
     changes = [f"--set=algo_kwargs.{name}={json.dumps(value)}" for name, value in kwargs.items()]
     start = ["train", "--algo", "pulled_td3", "--data", log, "--steps", 30, "--seeds", "0,1"]
-    command(installed, *start, "--output-dir", tmp_path / "runs", "--quiet", *changes)
+    begin = [*start, "--output-dir", tmp_path / "runs", "--quiet", *changes]
+    assert "actor_pull" in in_new_process(installed, ["describe", "pulled_td3"], begin)
     run = tmp_path / "runs" / "pulled_td3-data-s1"
-    command(installed, "resume", "--checkpoint", run, "--total-timesteps", 40, "--quiet")
-    before = json.loads(command(installed, "predict", "--checkpoint", run, "--obs", "0.1, 0.2"))
-    for suffix in ("onnx", "safetensors", "pt"):
-        command(installed, "export", "--checkpoint", run, "--out", tmp_path / f"p.{suffix}")
+    of_the_run = ["--checkpoint", run]
+    in_new_process(installed, ["resume", *of_the_run, "--total-timesteps", 40, "--quiet"])
+    shown = in_new_process(
+        installed,
+        ["predict", *of_the_run, "--obs", "0.1, 0.2"],
+        *(
+            ["export", *of_the_run, "--out", tmp_path / f"p.{suffix}"]
+            for suffix in ("onnx", "safetensors", "pt")
+        ),
+    )
+    before = json.loads(shown.splitlines()[0])
     for suffix in ("onnx", "safetensors"):  # which need the package no more
         action = rl_training.load_policy(tmp_path / f"p.{suffix}").predict([0.1, 0.2])
         np.testing.assert_allclose(action, before, atol=1e-5)

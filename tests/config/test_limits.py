@@ -115,7 +115,7 @@ def test_seeds_are_bounded() -> None:
 
 SMALL_MACHINE = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 from rl_training.cli import main
 for words in sys.argv[2:]:
     print(main(["train", "--steps", "50", "--quiet", "--output-dir", sys.argv[1], *words.split()]))
