@@ -1,9 +1,10 @@
-"""Do the runtime's tests notice when the runtime is wrong? Plants faults, one at a time, and runs the tests.
+"""Do tests notice when the runtime or the judge is wrong? Plants faults, one at a time, and runs the tests.
 
     python benchmarks/faults/mutants.py            all faults
-    python benchmarks/faults/mutants.py patience   those whose description holds a word
+    python benchmarks/faults/mutants.py patience   those whose description or file holds a word
+    python benchmarks/faults/mutants.py judging/   those of the judge
 
-Every fault is applied to a copy of `src`; the tests of the runtime run against the copy. A fault that they
+Every fault is applied to a copy of `src`; the tests of its part run against the copy. A fault that they
 do not notice survives, and makes the exit code 1.
 """
 
@@ -21,31 +22,39 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import gymnasium  # noqa: F401  (imported once, for all runs of the tests)
+import judging_faults
 import pytest
+import runtime_faults
 import torch  # noqa: F401  (the same)
-from runtime_faults import FAULTS, Fault
+from planting import Fault
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("schedules", "stopping", "collection", "evaluation", "callbacks", "compiling", "settings")
-"""`tests/runtime/test_runtime_<name>.py`"""
+SUITES = {"runtime": runtime_faults, "judge": judging_faults}
+"""Each with its `FAULTS` and the `TESTS`, by short names, that have to notice them."""
 
 
 def main(words: list[str]) -> int:
-    chosen = [fault for fault in FAULTS if all(word in fault.breaks for word in words)]
+    chosen = [
+        (suite.TESTS, fault)
+        for suite in SUITES.values()
+        for fault in suite.FAULTS
+        if all(word in f"{fault.breaks} {fault.file}" for word in words)
+    ]
     survived = 0
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-        for fault in chosen:
+        for _, fault in chosen:
             with planted(fault, source):
                 pass  # so that a text which is not there is found now and not after an hour
-        if not words and (failed := failing_test(source, TESTS)):
-            sys.exit(f"{failed} fails without any fault: mend that first")
-        for fault in chosen:
+        for suite in () if words else SUITES.values():
+            if failed := failing_test(source, list(suite.TESTS.values())):
+                sys.exit(f"{failed} fails without any fault: mend that first")
+        for tests, fault in chosen:
             started = time.perf_counter()
             with planted(fault, source):
-                others = [name for name in TESTS if name != fault.first]
-                failed = failing_test(source, [fault.first]) or failing_test(source, others)
+                others = [file for name, file in tests.items() if name != fault.first]
+                failed = failing_test(source, [tests[fault.first]]) or failing_test(source, others)
             survived += failed is None
             verdict = f"killed by {failed}" if failed else "SURVIVED"
             print(
@@ -70,11 +79,11 @@ def planted(fault: Fault, source: Path) -> Iterator[None]:
         path.write_text(text, encoding="utf-8")
 
 
-def failing_test(source: Path, names: Sequence[str]) -> str | None:
+def failing_test(source: Path, files: Sequence[str]) -> str | None:
     """The first test that fails on these sources, in a process of its own that has torch already."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=run_tests, args=(source, names, sender))
+    process = context.Process(target=run_tests, args=(source, files, sender))
     process.start()
     sender.close()
     try:
@@ -83,7 +92,7 @@ def failing_test(source: Path, names: Sequence[str]) -> str | None:
         finished, failed = False, None
     process.join()
     if not finished:
-        sys.exit(f"the tests could not run: {', '.join(names)}")
+        sys.exit(f"the tests could not run: {', '.join(files)}")
     return failed
 
 
@@ -97,7 +106,7 @@ class FirstFailure:
             self.name = report.nodeid.partition("::")[2]
 
 
-def run_tests(source: Path, names: Sequence[str], sender: Connection) -> None:
+def run_tests(source: Path, files: Sequence[str], sender: Connection) -> None:
     """In the process of the tests: nothing is shown, the first failure is sent."""
     os.chdir(ROOT)
     first = FirstFailure()
@@ -115,7 +124,6 @@ def run_tests(source: Path, names: Sequence[str], sender: Connection) -> None:
         "-W",
         "ignore::pytest.PytestAssertRewriteWarning",
     ]
-    files = [f"tests/runtime/test_runtime_{name}.py" for name in names]
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         code = pytest.main([*options, *files], plugins=[first])
     sender.send((code in (0, 1), first.name))

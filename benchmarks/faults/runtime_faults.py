@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from planting import Fault
 
-
-@dataclass(frozen=True)
-class Fault:
-    """`old` stands once in `file` (under src/rl_training); `first` names the tests to run first."""
-
-    breaks: str
-    file: str
-    old: str
-    new: str
-    first: str
-
-
+TESTS = {
+    name: f"tests/runtime/test_runtime_{name}.py"
+    for name in ("schedules", "stopping", "collection", "evaluation", "callbacks", "compiling", "settings")
+}
 LOOP, SCHEDULE = "runtime/loop.py", "runtime/callbacks.py"
 EVALUATION, BASE = "runtime/callbacks.py", "runtime/callbacks.py"
 RUN, SAVING, LOG = "runtime/callbacks.py", "runs/saving.py", "runs/metrics.py"

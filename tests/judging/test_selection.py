@@ -167,6 +167,26 @@ def test_a_refused_trial_never_wins_and_is_counted_as_refused(
     assert told[1].startswith("trial 1: refused by the judge, not counted.")
 
 
+@pytest.mark.parametrize(("mode", "best"), [("max", 9.0), ("min", 2.0)])
+def test_a_search_goes_the_way_it_was_told(
+    mode: str, best: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    space = {"algo_kwargs.alpha": {"low": 1.0, "high": 3.0}}
+    given = {"base": base(write_log(tmp_path)), "space": space, "trials": 3, "metric": "judge_value"}
+    settings = tune.with_metric(TuneConfig.build({**given, "mode": mode}))
+    values = {f"trial-{number}": value for number, value in enumerate((5.0, 9.0, 2.0))}
+
+    def told(run_dir: Path) -> dict[str, Any]:
+        return {**judgement(values[run_dir.parent.name], 1.0), "judge_verdict": "better"}
+
+    monkeypatch.setattr(tune, "final_metrics", told)
+    search = tune.Search(tune.open_study(tmp_path / "tune", settings), settings, tmp_path / "tune", print)
+    for task in search.tasks():
+        search.judge(task)
+    assert search.result(None).best_value == best
+
+
 def test_a_sweep_with_an_environment_names_the_highest_mean(tmp_path: Path) -> None:
     grid = {"algo_kwargs.alpha": [1.0, 2.0]}
     sweep = SweepConfig.build({"base": base(write_log(tmp_path)), "grid": grid, "seeds": [0, 1]})

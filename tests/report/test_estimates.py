@@ -87,6 +87,10 @@ def test_a_configuration_is_the_mean_of_its_runs_with_the_noise_of_judge_and_see
     assert found.value.high == pytest.approx(10 + (3**2 + 6.3138**2) ** 0.5, abs=1e-3)
     alone = candidate_of([metrics(9.0)])
     assert alone is not None and alone.value == Interval(9.0, 6.0, 12.0)
+    # half widths 3 and 7: their mean is the judge's own noise
+    unequal = candidate_of([metrics(9.0), metrics(11.0, judge_low=4.0, judge_high=18.0)])
+    assert unequal is not None
+    assert unequal.value.high == pytest.approx(10 + (5**2 + 6.3138**2) ** 0.5, abs=1e-3)
     refused = candidate_of([metrics(9.0), metrics(11.0, judge_score=None, judge_verdict="refused")])
     assert refused is not None and refused.refused and refused.told == "1 better, 1 refused"
     assert candidate_of([]) is None and candidate_of([metrics(9.0), {"judge_value": None}]) is None

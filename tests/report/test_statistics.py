@@ -141,3 +141,14 @@ def test_different_numbers_of_tasks_are_refused() -> None:
 def test_a_side_with_one_run_leaves_a_difference_without_interval() -> None:
     assert not difference([[1.0]], [[1.0, 2.0, 3.0]]).has_interval
     assert not probability_of_improvement([[1.0, 2.0, 3.0]], [[1.0]]).has_interval
+
+
+def test_tasks_and_sides_are_drawn_each_by_itself() -> None:
+    """Equal scores on both sides: a common draw would cancel; in two tasks it would count twice."""
+    scores = np.random.default_rng(8).normal(0.0, 1.0, 100)
+    error = 1.984 * scores.std(ddof=1) / math.sqrt(100)
+    apart = difference([scores], [scores])
+    assert apart.value == 0.0
+    assert (apart.high - apart.low) / 2.0 == pytest.approx(math.sqrt(2.0) * error, rel=0.1)
+    both = estimate([scores, scores])
+    assert (both.high - both.low) / 2.0 == pytest.approx(error / math.sqrt(2.0), rel=0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,35 @@ def test_stacked_seeds_are_judged_together_and_as_each_would_be_alone(
     values = [first.metrics["judge_value"], second.metrics["judge_value"]]
     assert both.metrics["judge_value"] == pytest.approx(sum(values) / 2)
     assert len(json.loads((second.run_dir / "judgement.json").read_text())["policies"]) == 1
+
+
+def test_every_seed_of_a_stack_is_told_its_own_judgement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number in the judgement of all is its number in the stack; each file holds one policy."""
+    judge, given = self_judging.judge, list[list[np.ndarray]]()
+
+    def numbered(policies: Any, *arguments: Any, **settings: Any) -> Any:
+        given.append([each.predict(np.ones((1, 1), np.float32)) for each in policies.values()])
+        found = judge(policies, *arguments, **settings)
+        judged = tuple(
+            replace(each, value=10.0 * index, score=-10.0 * index)
+            for index, each in enumerate(found.policies)
+        )
+        return replace(found, policies=judged)
+
+    monkeypatch.setattr(self_judging, "judge", numbered)
+    both = train(config(tmp_path).replace(seeds=[3, 4]), dataset=lqr_log(episodes=30))
+    ((first, second),) = given
+    assert (first != second).any()  # two policies were judged, not one twice
+    for index, member in enumerate(both.members):
+        whole = json.loads((member.run_dir / "judgement.json").read_text())
+        (only,) = whole["policies"]
+        assert (member.metrics["judge_value"], only["value"], only["name"]) == (
+            10.0 * index,
+            10.0 * index,
+            str(index),
+        )
 
 
 def test_settings_out_of_bounds_are_refused() -> None:

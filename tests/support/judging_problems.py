@@ -55,6 +55,26 @@ def lqr_log(episodes: int = 300, length: int = 10, seed: int = 0, shift: float =
     return _cut_off(obs, actions, length, shift)
 
 
+def feedback_log(
+    episodes: int = 60, length: int = 20, seed: int = 0, k: float = 0.3, sigma: float = 0.3
+) -> TransitionDataset:
+    """The same dynamics, driven by a ~ N(-k s, sigma^2): actions follow the state, as logged ones do."""
+    draws = np.random.default_rng(seed)
+    obs = np.zeros((episodes, length + 1, 1))
+    actions = np.zeros((episodes, length, 1))
+    obs[:, 0] = draws.uniform(-1, 1, (episodes, 1))
+    for step in range(length):
+        actions[:, step] = -k * obs[:, step] + sigma * draws.normal(size=(episodes, 1))
+        obs[:, step + 1] = 0.5 * obs[:, step] + 0.5 * actions[:, step]
+    return _cut_off(obs, actions, length, 0.0)
+
+
+def feedback_value(k: float, sigma: float) -> tuple[float, float]:
+    """P and c of V(s) = -P s^2 - c under a ~ N(-k s, sigma^2)."""
+    p = lqr_value(k)
+    return p, (sigma**2 / 10.0 + LQR_GAMMA * p * sigma**2 / 4.0) / (1.0 - LQR_GAMMA)
+
+
 def uniform_lqr_log(rows: int = 4000, seed: int = 0) -> TransitionDataset:
     """The same dynamics from states drawn afresh for every row, in episodes of one row."""
     draws = np.random.default_rng(seed)

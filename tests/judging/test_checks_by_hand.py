@@ -1,0 +1,223 @@
+"""Checks, verdicts and rollouts on values that are made up, so that what must come out is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from judging_problems import Proportional, corridor_log, feedback_log, small
+from rl_training.core.spaces import Spaces
+from rl_training.data import TransitionDataset
+from rl_training.judging import checks
+from rl_training.judging.checks import Coverage
+from rl_training.judging.fqe import FittedValues
+from rl_training.judging.judge_policies import PolicyJudge
+from rl_training.judging.log import JudgedLog
+from rl_training.judging.model import roll_out
+from rl_training.judging.policies import JudgedPolicy, PolicyActions
+from rl_training.judging.verdict import Interval, PolicyJudgement
+
+MEMBERS = 5
+
+
+def prepared(data: TransitionDataset, gamma: float = 0.9) -> JudgedLog:
+    return JudgedLog.from_dataset(data, gamma)
+
+
+def values_of(
+    log: JudgedLog,
+    members: Sequence[np.ndarray],
+    *,
+    behaviour: np.ndarray | None = None,
+    residual: float = 0.0,
+    history: Sequence[tuple[int, float]] = ((0, 0.0), (200, 0.0), (300, 0.0)),
+) -> FittedValues:
+    """Fitted values as stated; `behaviour` are its values of the logged rows."""
+    rows, count = len(log), len(members)
+    logged = np.zeros((count, rows))
+    logged[-1] = np.zeros(rows) if behaviour is None else behaviour
+    stood = np.stack(members)
+    moved = [(step, stood + change) for step, change in history]
+    residuals = np.full(stood.shape, residual)
+    final = np.zeros((count - 1, log.episodes))
+    return FittedValues(stood, moved, residuals, logged, logged, final, 300, 3.0)
+
+
+def judge_of(log: JudgedLog, fitted: FittedValues, **changes: Any) -> PolicyJudge:
+    config = small(members=MEMBERS, importance=False, **changes)
+    spaces = Spaces(log.obs.shape[1], (-4.0,), (4.0,))
+    covered = Coverage.of(log, config.neighbours, config.seed)
+
+    def name_of(kind: str, index: int) -> str:
+        return f"{kind} {index}"
+
+    return PolicyJudge(
+        log=log,
+        config=config,
+        fitted=fitted,
+        spaces=spaces,
+        name_of=name_of,
+        covered=covered,
+        dynamics=None,
+        importance=None,
+        critics={},
+        shared={},
+    )
+
+
+def said(log: JudgedLog, fitted: FittedValues, **changes: Any) -> PolicyJudgement:
+    policy = Proportional(0.3)
+    actions = PolicyActions(policy.predict(log.obs)[:, None], policy.predict(log.next_obs)[:, None])
+    return judge_of(log, fitted, **changes).judge(0, JudgedPolicy("p", policy, 1), actions)
+
+
+NOISE = np.array([-4.0, -2.0, 0.0, 2.0, 4.0])
+
+
+def test_a_difference_is_taken_network_by_network() -> None:
+    """Both share their resamples: what lucky episodes do to both says nothing about which is better."""
+    log = prepared(feedback_log())
+    paired = said(log, values_of(log, [NOISE + 1.0 + 0.01 * NOISE, NOISE]))
+    assert paired.verdict == "better"
+    assert paired.difference.value == pytest.approx(1.0)
+    assert paired.difference.low == pytest.approx(1.0 - 2.131847 * 0.01 * NOISE.std(ddof=1), rel=1e-5)
+    crossed = said(log, values_of(log, [NOISE[::-1] + 1.0, NOISE]))
+    assert crossed.verdict == "indistinguishable"
+
+
+def test_an_error_of_the_level_widens_value_and_difference() -> None:
+    """A mean residual of 0.3 over ten steps may be a level of 3."""
+    log = prepared(feedback_log())
+    still = said(log, values_of(log, [NOISE / 100 + 1.0, NOISE / 100]))
+    off = said(log, values_of(log, [NOISE / 100 + 1.0, NOISE / 100], residual=0.3))
+    assert (still.verdict, off.verdict) == ("better", "indistinguishable")
+    for name in ("low", "high"):
+        sign = 1.0 if name == "high" else -1.0
+        assert getattr(off, name) - getattr(still, name) == pytest.approx(sign * 3.0)
+        assert getattr(off.difference, name) - getattr(still.difference, name) == pytest.approx(sign * 3.0)
+
+
+def test_a_value_that_still_moves_is_not_believed() -> None:
+    log = prepared(feedback_log())
+    spread = log.reward_scale.spread
+    members = [NOISE / 100, NOISE / 100]
+
+    def outcome(drift: float) -> str:
+        moving = values_of(log, members, history=((0, -9.0), (200, -drift * spread), (300, 0.0)))
+        return checks.convergence(log, moving, 0, small()).outcome
+
+    assert [outcome(each) for each in (0.0, 0.4, -0.4, 0.6, -0.6)] == [
+        "passed",
+        "passed",
+        "passed",
+        "refused",
+        "refused",
+    ]
+
+
+def test_draws_are_looked_at_in_the_states_that_they_were_drawn_in() -> None:
+    log = prepared(feedback_log())
+    judging = judge_of(log, values_of(log, [NOISE, NOISE]))
+    # The first draw follows the state, the second is twice as strong.
+    here = np.stack([-0.3 * log.obs, -0.6 * log.obs], axis=1)
+    distances, _ = judging.coverage(PolicyActions(here, here))
+    rows = judging.covered.rows
+    for draw in range(2):
+        alone = judging.covered.distances(log.obs[rows], here[rows, draw])
+        np.testing.assert_allclose(distances[:, draw], alone, rtol=1e-5)
+
+
+def test_a_distance_is_the_mean_over_the_nearest_rows() -> None:
+    log = prepared(feedback_log())
+    points = torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0], [60.0, 80.0]])
+    covered = replace(Coverage.of(log, 3, 0), reference=points, neighbours=3)
+    obs, actions = log.obs_scale.undo(np.zeros((1, 1))), log.action_scale.undo(np.zeros((1, 1)))
+    np.testing.assert_allclose(covered.distances(obs, actions), [(0.0 + 5.0 + 10.0) / 3.0], atol=1e-5)
+
+
+# ---- falsification: the behaviour's values beside what its episodes went on to earn
+
+
+def falsified(log: JudgedLog, behaviour: np.ndarray) -> str:
+    fitted = values_of(log, [NOISE, NOISE], behaviour=behaviour)
+    return checks.falsification(log, fitted, small()).outcome
+
+
+@pytest.fixture(scope="module")
+def ended() -> JudgedLog:
+    """All episodes terminate: returns need no value of what comes after."""
+    data = feedback_log(episodes=80, sigma=0.1)
+    done = data.truncations
+    assert done is not None
+    return prepared(TransitionDataset(data.obs, data.actions, data.rewards, data.next_obs, done))
+
+
+def test_right_values_pass_and_wrong_ones_do_not(ended: JudgedLog) -> None:
+    returns = ended.returns(ended.rewards)
+    draws = np.random.default_rng(0)
+    right = returns + 0.1 * returns.std() * draws.normal(size=len(ended))
+    assert falsified(ended, right) == "passed"
+    assert falsified(ended, right + 2.0 * returns.std()) == "refused"
+    assert falsified(ended, right - 2.0 * returns.std()) == "refused"
+    assert falsified(ended, -right + 2.0 * returns.mean()) == "refused"
+    assert falsified(ended, draws.permutation(right)) == "refused"
+    assert falsified(ended, np.full(len(ended), returns.mean())) == "refused"
+
+
+# ---- rollouts in a model whose laws are stated
+
+
+class Laws:
+    """A model of the dynamics in which everything is said: the state moves by `drift`, every step pays 1."""
+
+    def __init__(self, log: JudgedLog, drift: float, end: Any = None, members: int = 2) -> None:
+        self.drift, self.end, self.asked = drift, end, list[np.ndarray]()
+        self.pays = float(log.reward_scale.rewards(np.ones(1, np.float32))[0])
+        width = log.obs.shape[1] + 1
+        self.scalars = {"resamples": torch.ones(members, 3), "spreads": torch.ones(width)}
+        self.net = self
+
+    def __call__(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        self.asked.append(obs.numpy().copy())
+        mean = torch.cat([torch.full_like(obs, self.drift), torch.full_like(obs[..., :1], self.pays)], -1)
+        return mean, torch.full_like(mean, -30.0)
+
+    def end_odds(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
+        return torch.where(self.end(obs, next_obs), 50.0, -50.0).squeeze(-1)
+
+
+def test_rollouts_stay_in_what_was_seen_and_go_on_for_ever() -> None:
+    log = prepared(feedback_log())
+    laws = Laws(log, drift=0.5)
+    rolled = roll_out(laws, log, JudgedPolicy("p", Proportional(0.3), 1), small())  # type: ignore[arg-type]
+    np.testing.assert_allclose(rolled.values, 10.0, rtol=1e-4)  # 1 a step for ever, at 0.9
+    seen = np.concatenate([log.columns["obs"].numpy(), log.columns["next_obs"].numpy()])
+    reached = np.concatenate([each.reshape(-1) for each in laws.asked])
+    assert reached.max() == pytest.approx(seen.max()) and reached.min() >= seen.min()
+
+
+def test_an_end_is_asked_of_where_a_step_leads() -> None:
+    """Ends above the middle: the step that leads there is the last one that pays."""
+    log = prepared(corridor_log(), gamma=0.5)
+    middle = float(log.obs_scale.apply(np.array([[1.5]]))[0, 0])
+    step = float(log.obs_scale.apply(np.array([[1.0]]))[0, 0] - log.obs_scale.apply(np.array([[0.0]]))[0, 0])
+    laws = Laws(log, drift=step, end=lambda obs, after: after > middle)
+    rolled = roll_out(laws, log, JudgedPolicy("p", Proportional(0.3), 1), small(gamma=0.5))  # type: ignore[arg-type]
+    first = log.obs[log.starts, 0]
+    # From cell 0 two steps pay (1 + 1/2), from 1 and 2 one does.
+    draws = np.where(first == 0, 1.5, 1.0)
+    assert abs(rolled.values.mean() - draws.mean()) < 0.1
+
+
+def test_an_interval_of_one_method_holds_what_the_other_says() -> None:
+    log = prepared(feedback_log())
+    judging = judge_of(log, values_of(log, [NOISE / 100 + 1.0, NOISE / 100]))
+    own, difference = judging.headline(0, Interval(-2.0, -3.0, -1.0))
+    assert own.low == pytest.approx(-3.0) and own.value == pytest.approx(1.0)
+    assert difference.low == pytest.approx(-3.0) and difference.value == pytest.approx(1.0)
