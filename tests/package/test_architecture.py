@@ -271,9 +271,12 @@ def test_the_text_check_sees_a_violation(tmp_path: Path, line: str) -> None:
     assert lines_with_forbidden_text(tmp_path) == [f"module.py:3: {line}"]
 
 
-def test_planted_faults_fit_the_sources() -> None:
+@pytest.mark.parametrize("part", ["runtime", "judging"])
+def test_planted_faults_fit_the_sources(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`benchmarks/faults/mutants.py` plants them one by one, and would stop at one whose text is gone."""
-    faults = runpy.run_path(str(SOURCE.parent / "benchmarks" / "faults" / "runtime_faults.py"))["FAULTS"]
+    folder = SOURCE.parent / "benchmarks" / "faults"
+    monkeypatch.syspath_prepend(str(folder))
+    faults = runpy.run_path(str(folder / f"{part}_faults.py"))["FAULTS"]
     texts = {fault.file: (SOURCE / ROOT / fault.file).read_text() for fault in faults}
     assert [fault.breaks for fault in faults if texts[fault.file].count(fault.old) != 1] == []
     assert len(faults) >= 20
