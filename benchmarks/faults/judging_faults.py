@@ -17,13 +17,14 @@ TESTS = {
 FIT, FQE, MODEL, CHECKS = "judging/fit.py", "judging/fqe.py", "judging/model.py", "judging/checks.py"
 JUDGE, WEIGHTS = "judging/judge_policies.py", "judging/importance.py"
 CANDIDATES, RUNS = "judging/candidates.py", "runs/self_judging.py"
+DYNAMICS = "algorithms/dynamics.py"
 STATISTICS, TUNE = "report/statistics.py", "sweeps/tune.py"
 
 FAULTS = [
     # fits
     Fault(
         "resamples: all members share one",
-        FIT,
+        DYNAMICS,
         "torch.randint(episodes, (members, episodes), generator=generator)",
         "torch.randint(episodes, (1, episodes), generator=generator).expand(members, -1)",
         "fits",
@@ -94,9 +95,9 @@ FAULTS = [
     ),
     Fault(
         "model: members see all episodes",
-        MODEL,
-        "loss = (weights * surprise).mean(-1).sum(-1)",
-        "loss = surprise.mean(-1).sum(-1)",
+        DYNAMICS,
+        "loss = (weights * errors).mean(-1).sum(-1)",
+        "loss = errors.mean(-1).sum(-1)",
         "fits",
     ),
     Fault(
@@ -181,15 +182,15 @@ FAULTS = [
     Fault(
         "rollouts: not clamped to the log",
         MODEL,
-        "following = following.clamp(lowest, highest)",
-        "pass",
+        "dynamics.within_range(following), reward.double()",
+        "following, reward.double()",
         "checks",
     ),
     Fault(
         "rollouts: the end is asked of the state before",
         MODEL,
-        "learner.net.end_odds(state, scaled, following)",
-        "learner.net.end_odds(state, scaled, state)",
+        "dynamics.end_odds(state, scaled, following)",
+        "dynamics.end_odds(state, scaled, state)",
         "checks",
     ),
     Fault(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from rl_training.judging.log import JudgedLog
 from rl_training.judging.model import roll_out
 from rl_training.judging.policies import JudgedPolicy, PolicyActions
 from rl_training.judging.verdict import Interval, PolicyJudgement
+from rl_training.models.dynamics import DynamicsEnsemble
 
 MEMBERS = 5
 
@@ -173,29 +175,33 @@ def test_right_values_pass_and_wrong_ones_do_not(ended: JudgedLog) -> None:
 # ---- rollouts in a model whose laws are stated
 
 
-class Laws:
-    """A model of the dynamics in which everything is said: the state moves by `drift`, every step pays 1."""
+class Laws(DynamicsEnsemble):
+    """Networks that say what they are told: the state moves by `drift`, every step pays 1 for ever."""
 
-    def __init__(self, log: JudgedLog, drift: float, end: Any = None, members: int = 2) -> None:
-        self.drift, self.end, self.asked = drift, end, list[np.ndarray]()
+    def __init__(self, log: JudgedLog, drift: float, ends_above: float | None = None) -> None:
+        super().__init__(log.obs.shape[1], log.actions.shape[1], 2)
+        self.set_scales(log.columns, scaled=True)
+        self.change_spread.fill_(1.0)
+        self.drift, self.ends_above, self.asked = drift, ends_above, list[np.ndarray]()
         self.pays = float(log.reward_scale.rewards(np.ones(1, np.float32))[0])
-        width = log.obs.shape[1] + 1
-        self.scalars = {"resamples": torch.ones(members, 3), "spreads": torch.ones(width)}
-        self.net = self
 
-    def __call__(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    @property
+    def learner(self) -> Any:
+        return SimpleNamespace(dynamics=self, has_ends=self.ends_above is not None)
+
+    def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         self.asked.append(obs.numpy().copy())
         mean = torch.cat([torch.full_like(obs, self.drift), torch.full_like(obs[..., :1], self.pays)], -1)
         return mean, torch.full_like(mean, -30.0)
 
     def end_odds(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
-        return torch.where(self.end(obs, next_obs), 50.0, -50.0).squeeze(-1)
+        return torch.where(next_obs > self.ends_above, 50.0, -50.0).squeeze(-1)
 
 
 def test_rollouts_stay_in_what_was_seen_and_go_on_for_ever() -> None:
     log = prepared(feedback_log())
     laws = Laws(log, drift=0.5)
-    rolled = roll_out(laws, log, JudgedPolicy("p", Proportional(0.3), 1), small())  # type: ignore[arg-type]
+    rolled = roll_out(laws.learner, log, JudgedPolicy("p", Proportional(0.3), 1), small())
     np.testing.assert_allclose(rolled.values, 10.0, rtol=1e-4)  # 1 a step for ever, at 0.9
     seen = np.concatenate([log.columns["obs"].numpy(), log.columns["next_obs"].numpy()])
     reached = np.concatenate([each.reshape(-1) for each in laws.asked])
@@ -207,8 +213,8 @@ def test_an_end_is_asked_of_where_a_step_leads() -> None:
     log = prepared(corridor_log(), gamma=0.5)
     middle = float(log.obs_scale.apply(np.array([[1.5]]))[0, 0])
     step = float(log.obs_scale.apply(np.array([[1.0]]))[0, 0] - log.obs_scale.apply(np.array([[0.0]]))[0, 0])
-    laws = Laws(log, drift=step, end=lambda obs, after: after > middle)
-    rolled = roll_out(laws, log, JudgedPolicy("p", Proportional(0.3), 1), small(gamma=0.5))  # type: ignore[arg-type]
+    laws = Laws(log, drift=step, ends_above=middle)
+    rolled = roll_out(laws.learner, log, JudgedPolicy("p", Proportional(0.3), 1), small(gamma=0.5))
     first = log.obs[log.starts, 0]
     # From cell 0 two steps pay (1 + 1/2), from 1 and 2 one does.
     draws = np.where(first == 0, 1.5, 1.0)

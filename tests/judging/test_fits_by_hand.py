@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from judging_problems import GaussianProportional, Proportional, actions_of, feedback_log, lqr_log, small
+from rl_training.algorithms.dynamics import resample_weights
 from rl_training.core.spaces import Spaces
 from rl_training.data import TransitionDataset
 from rl_training.judging import fqe, importance
 from rl_training.judging.estimators import importance_estimates, weighted_doubly_robust
-from rl_training.judging.fit import FITS_DEPEND_ON, FitCache, resample_weights
+from rl_training.judging.fit import FITS_DEPEND_ON, FitCache
 from rl_training.judging.fqe import FQE, FittedValues, fit_values, new_learner
 from rl_training.judging.importance import RESAMPLES, ImportanceSampling, fit_density
 from rl_training.judging.log import JudgedLog
@@ -249,7 +250,7 @@ def test_a_dynamics_network_learns_from_its_own_episodes(ending: TransitionDatas
 
     def weights(change: float) -> tuple[np.ndarray, list[np.ndarray]]:
         learner = fit_dynamics(log, config, silent)
-        seen = learner.scalars["resamples"].numpy()
+        seen = learner.row_weights(torch.arange(log.episodes)).numpy()
         unseen = [each for each in range(log.episodes) if (seen[:, each] > 0).tolist() == [False, True]]
         rows = torch.from_numpy(np.flatnonzero(log.numbers == unseen[0]))
         batch = {name: values[rows] for name, values in log.columns.items()}
