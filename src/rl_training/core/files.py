@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,26 +23,41 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 @contextlib.contextmanager
-def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Open `<path>.tmp` for writing and rename it to `path` once its bytes are on the disk.
+def replacing(path: Path) -> Iterator[Path]:
+    """`<path>.tmp` to write, a file or a folder; it becomes `path` once its bytes are on the disk.
 
-    The temporary file lies in the same directory because a rename is atomic only within one file system.
-    If the block raises, it is removed and `path` stays as it was. One left behind by a kill is overwritten
-    by the next write to the same path.
+    It lies in the same directory because a rename is atomic only within one file system. If the block raises,
+    it is removed and `path` stays as it was. One left behind by a kill gives way to the next write.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove(temporary)
     try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
+        for file in [temporary, *temporary.rglob("*")] if temporary.is_dir() else [temporary]:
+            if file.is_file():
+                with file.open("rb") as written:
+                    os.fsync(written.fileno())
         temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        _remove(temporary)
         raise
     _sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def replace_file(path: Path) -> Iterator[BinaryIO]:
+    """The same, opened for writing."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        yield file
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _sync_directory(directory: Path) -> None:

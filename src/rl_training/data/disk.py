@@ -264,10 +264,12 @@ def _content_key(path: Path) -> str:
 
 def disk_concatenation(parts: Sequence[TransitionDataset]) -> Concatenate:
     """How the wide columns of these parts are put one after another without holding them in memory."""
-    keys = [part.info.content_key or _bytes_of(part.store) for part in parts]
+    keys = [
+        part.info.content_key or fingerprint(*map(bytes_of, part.store.columns.values())) for part in parts
+    ]
 
     def concatenate(stores: list[ColumnStore], names: list[str]) -> dict[str, Tensor]:
-        chosen = [_rows_of(store, names) for store in stores]
+        chosen = (fingerprint(*(bytes_of(store.row_maps[name]) for name in names)) for store in stores)
         key = fingerprint("mix", *names, *keys, *chosen)
 
         def fill(allocate: Allocate) -> Filled:
@@ -289,11 +291,5 @@ def disk_concatenation(parts: Sequence[TransitionDataset]) -> Concatenate:
     return concatenate
 
 
-def _rows_of(store: ColumnStore, names: list[str]) -> str:
-    """Fingerprint of which stored rows were chosen."""
-    return fingerprint(*(store.row_maps[name].numpy().tobytes() for name in names))
-
-
-def _bytes_of(store: ColumnStore) -> str:
-    """Fingerprint of rows that came from memory and not from a file."""
-    return fingerprint(*(column.contiguous().numpy().tobytes() for column in store.columns.values()))
+def bytes_of(values: Tensor) -> bytes:
+    return values.contiguous().numpy().tobytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from rl_training.core.errors import DataError, UserError
 from rl_training.core.files import parse_json
@@ -33,7 +33,7 @@ class ReferenceReturns:
         }
 
     def to_dict(self) -> State:
-        return {"minimum": self.minimum, "maximum": self.maximum, "source": self.source}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Facts) -> ReferenceReturns:
@@ -69,28 +69,18 @@ class DataInfo:
 
     def to_dict(self) -> State:
         """What a file stores: everything but the name of the file it was read from."""
-        stored: State = {}
-        if self.env_id is not None:
-            stored["env_id"] = self.env_id
+        stored: State = {"env_id": self.env_id}
+        texts: State = {"observation_names": self.observation_names, "action_names": self.action_names}
+        texts["units"] = dict(self.units) or None
         if self.spaces is not None:
             stored |= self.spaces.to_dict()
-        if "action_levels" in stored:
-            stored["action_levels"] = json.dumps(stored["action_levels"])
-        if self.reference is not None:
-            stored["reference_min_return"] = self.reference.minimum
-            stored["reference_max_return"] = self.reference.maximum
-            stored["reference_source"] = self.reference.source
-        for key, names in (
-            ("observation_names", self.observation_names),
-            ("action_names", self.action_names),
-        ):
-            if names is not None:
-                stored[key] = json.dumps(names)
-        if self.units:
-            stored["units"] = json.dumps(dict(self.units))
-        if not self.rewards_known:
-            stored["rewards_known"] = False
-        return stored
+            texts["action_levels"] = stored.get("action_levels")
+        if (reference := self.reference) is not None:
+            stored |= {"reference_min_return": reference.minimum, "reference_max_return": reference.maximum}
+            stored["reference_source"] = reference.source
+        stored |= {key: json.dumps(value) for key, value in texts.items() if value is not None}
+        stored["rewards_known"] = None if self.rewards_known else False
+        return {key: value for key, value in stored.items() if value is not None}
 
     @classmethod
     def from_dict(cls, source: str, stored: object) -> DataInfo:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
+from rl_training.core import files
 from rl_training.core.errors import DataError
-from rl_training.core.files import TEMPORARY_SUFFIX, reason
 from rl_training.data.log import EpisodeLog
 
 HDF5_OVERHEAD = 1 << 16
@@ -19,22 +18,12 @@ HDF5_OVERHEAD = 1 << 16
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, file or directory, that takes its place once it is complete."""
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    _remove(temporary)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        for file in [temporary, *temporary.rglob("*")] if temporary.is_dir() else [temporary]:
-            if file.is_file():
-                with file.open("rb") as written:
-                    os.fsync(written.fileno())
-        os.replace(temporary, path)
-    except BaseException as problem:
-        _remove(temporary)
-        if isinstance(problem, OSError | RuntimeError):  # h5py reports a full disk either way
-            text = reason(problem) if isinstance(problem, OSError) else str(problem)
-            raise DataError(f"cannot write {path}: {text}; nothing was left under that name") from None
-        raise
+        with files.replacing(path) as temporary:
+            yield temporary
+    except (OSError, RuntimeError) as problem:  # h5py reports a full disk either way
+        text = files.reason(problem) if isinstance(problem, OSError) else str(problem)
+        raise DataError(f"cannot write {path}: {text}; nothing was left under that name") from None
 
 
 def claim_space(path: Path, log: EpisodeLog) -> None:
@@ -64,11 +53,3 @@ def refuse_loss(log: EpisodeLog, format: str, *, successors: bool = False) -> No
             f"{log.info.source}: {format} needs the observation after every step, which this log does not "
             "have"
         )
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
