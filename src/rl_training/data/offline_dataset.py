@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_training.config.data import TableFields
 from rl_training.core.errors import DataError
 from rl_training.core.transforms import RewardTransform, Transform, clip_bounds
-from rl_training.core.types import STANDARD_FIELDS, Array, Facts
+from rl_training.core.types import STANDARD_FIELDS, Facts
 from rl_training.data.episodes import (
     BoolArray,
     Float64Array,
@@ -128,28 +128,25 @@ class TransitionDataset:
             )
         columns = {"obs": log.obs, "actions": log.actions, "rewards": log.rewards, **log.further}
         flags = {"dones": log.terminated, "truncations": log.truncated}
+        maps: dict[str, Tensor] = {}
+        last_rewards = None
         if log.next_obs is not None:
-            tensors = _tensors({**columns, **flags, "next_obs": log.next_obs})
-            return cls.from_store(
-                ColumnStore({name: tensors[name] for name in in_order(tensors)}), info=log.info
-            )
-        incomplete = np.flatnonzero(~complete)
-        ends_before = incomplete[(incomplete > 0) & ~ends[incomplete - 1]] - 1
-        flags["truncations"] = log.truncated.copy()
-        flags["truncations"][ends_before] = True
-        rows = np.flatnonzero(complete).astype(np.int32 if len(log) < 2**31 else np.int64)
-        if len(incomplete):
-            flags = {name: values[complete] for name, values in flags.items()}
-        tensors = _tensors({**columns, **flags})
-        tensors["next_obs"] = tensors["obs"]  # one column, looked up twice
-        maps = {"next_obs": torch.from_numpy(rows + ~ends[rows])}
-        if not len(incomplete):
-            store = ColumnStore({name: tensors[name] for name in in_order(tensors)}, maps)
-            return cls.from_store(store, info=log.info)
-        maps |= dict.fromkeys(columns, torch.from_numpy(rows))
-        last_rewards = LastRewards(
-            ends_before - np.searchsorted(incomplete, ends_before), log.rewards[ends_before + 1]
-        )
+            columns["next_obs"] = log.next_obs
+        else:
+            rows = np.flatnonzero(complete).astype(np.int32 if len(log) < 2**31 else np.int64)
+            maps["next_obs"] = torch.from_numpy(rows + ~ends[rows])
+            if len(incomplete := np.flatnonzero(~complete)):
+                ends_before = incomplete[(incomplete > 0) & ~ends[incomplete - 1]] - 1
+                flags["truncations"] = log.truncated.copy()
+                flags["truncations"][ends_before] = True
+                flags = {name: values[complete] for name, values in flags.items()}
+                maps |= dict.fromkeys(columns, torch.from_numpy(rows))
+                last_rewards = LastRewards(
+                    ends_before - np.searchsorted(incomplete, ends_before), log.rewards[ends_before + 1]
+                )
+        # in single precision; float columns are not copied
+        tensors = {name: as_tensor(column).float() for name, column in {**columns, **flags}.items()}
+        tensors.setdefault("next_obs", tensors["obs"])  # one column, looked up twice
         store = ColumnStore({name: tensors[name] for name in in_order(tensors)}, maps)
         return cls.from_store(store, last_rewards=last_rewards, info=log.info)
 
@@ -382,11 +379,6 @@ class TransitionDataset:
         copy = type(self).__new__(type(self))
         copy.__dict__.update({**self.__dict__, **changes})
         return copy
-
-
-def _tensors(columns: Mapping[str, Array]) -> dict[str, Tensor]:
-    """Columns as tensors in single precision; float columns are not copied."""
-    return {name: as_tensor(column).float() for name, column in columns.items()}
 
 
 def _column(name: str, values: npt.ArrayLike | None) -> Tensor:
