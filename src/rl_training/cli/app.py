@@ -21,6 +21,7 @@ from rl_training.cli.describe import configs, describe
 from rl_training.cli.judge import judge
 from rl_training.cli.options import examples
 from rl_training.cli.predict import evaluate, export, predict
+from rl_training.cli.serve import drift, serve
 from rl_training.cli.studies import compare, report, sweep, tune
 from rl_training.cli.train import finetune, resume, train
 from rl_training.core.errors import UserError, asked_for, is_out_of_memory, printable
@@ -118,6 +119,8 @@ COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "judge policy.onnx runs/RUN --data log.hdf5 --gamma 0.98 --json judge.json",
     ),
     compare: ("compare 'runs/sac-*' 'runs/tqc-*'",),
+    serve: ("serve policy.onnx", "serve policy.onnx --mode advise --port 9000 --watch"),
+    drift: ("drift decisions.db --policy policy.onnx --out drift.html",),
 }
 """Each with examples of how it is called."""
 

@@ -11,6 +11,7 @@ import torch
 
 from rl_training.config.data import OfflineDataFields
 from rl_training.config.run import RewardFields
+from rl_training.core.drift import describe_columns
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import (
@@ -22,7 +23,7 @@ from rl_training.core.transforms import (
     clip_bounds,
     return_range_scale,
 )
-from rl_training.core.types import State
+from rl_training.core.types import Array, State
 from rl_training.data.disk import disk_concatenation
 from rl_training.data.fields import FIELDS, SPACE_FIELDS, Discounting, all_fields
 from rl_training.data.info import ReferenceReturns
@@ -120,6 +121,7 @@ def describe_parts(parts: Sequence[TransitionDataset], transform: RewardTransfor
     features = next((part.info.features for part in parts if part.info.features), None)
     if features is not None:
         summary["features"] = features.to_dict()
+    summary["observed"] = describe_columns(sampled_observations(parts))
     if all(part.ordered and len(part) for part in parts):
         returns = np.concatenate([part.episode_returns() for part in parts])
         summary["episodes"] = len(returns)
@@ -131,6 +133,15 @@ def describe_parts(parts: Sequence[TransitionDataset], transform: RewardTransfor
             "return_max": float(returns.max()),
         }
     return summary
+
+
+def sampled_observations(parts: Sequence[TransitionDataset]) -> Array:
+    """What the parts observe, of at most `SAMPLED_ROWS` rows of each, evenly spaced."""
+    found = []
+    for part in parts:
+        rows = torch.linspace(0, len(part) - 1, min(len(part), SAMPLED_ROWS), dtype=torch.float64).long()
+        found.append(as_array(part.store.select(rows).whole("obs")).reshape(len(rows), -1))
+    return np.concatenate(found)
 
 
 def check_needs(needs: Iterable[str], parts: Iterable[TransitionDataset], wanted_by: str) -> None:

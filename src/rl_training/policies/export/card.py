@@ -391,7 +391,7 @@ def training_rows(metadata: Facts) -> str:
         **{
             f"data: {markdown_text(key)}": markdown_text(str(value))
             for key, value in data.items()
-            if value is not None and key != "features"
+            if value is not None and key not in ("features", "observed")
         },
         **{f"setting: {key}": code(value) for key, value in settings.items() if value is not None},
         "trained with": versions_text(training["versions"]),

@@ -1,0 +1,86 @@
+"""Who may talk to a local server: the right host, no other page of the same browser, and a token."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from rl_training.core.errors import UserError
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+SHORTEST_TOKEN = 16
+
+
+def is_local(host: str) -> bool:
+    """Whether only programs on this machine reach an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class Doorkeeper:
+    """Answers, for one request, why it is refused, or nothing."""
+
+    host: str
+    token: str | None
+
+    def __post_init__(self) -> None:
+        if self.token is None and not is_local(self.host):
+            raise UserError(
+                f"--host {self.host} can be reached from other machines, so a token must be given: "
+                "--token-file FILE, or RL_TRAINING_TOKEN in the environment"
+            )
+        if self.token is not None and len(self.token) < SHORTEST_TOKEN:
+            raise UserError(
+                f"the token must have at least {SHORTEST_TOKEN} characters; "
+                "python -c 'import secrets; print(secrets.token_urlsafe())' makes one"
+            )
+
+    def refuses(self, headers: Mapping[str, str], *, open_to_all: bool = False) -> tuple[int, str] | None:
+        """Status and reason. A page of another site can reach this machine by the user's browser: its
+        `Origin` gives it away, and a name that it made point here is not one of ours.
+        """
+        host = headers.get("host", "")
+        if is_local(self.host) and hostname(host) not in LOCAL_NAMES:
+            return 421, "the Host of this request is not this machine"
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return 403, "requests of pages from elsewhere are refused"
+        if open_to_all or self.token is None or self.knows(headers):
+            return None
+        return 401, "a token is needed: Authorization: Bearer TOKEN"
+
+    def knows(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request carries the token (compared in constant time)."""
+        given = headers.get("authorization", "").removeprefix("Bearer ")
+        return self.token is not None and hmac.compare_digest(given.encode(), self.token.encode())
+
+
+def hostname(host: str) -> str:
+    """The name in `name:port` or `[address]:port`."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+async def read_body(receive: Any, limit: int) -> bytes | None:
+    """The body of a request, none when it is longer than allowed."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            break
+        part = message.get("body", b"")
+        size, more = size + len(part), message.get("more_body", False)
+        if size > limit:
+            return None
+        parts.append(part)
+    return b"".join(parts)
