@@ -105,7 +105,7 @@ def test_clipping_goes_to_the_bounds_and_the_nearest_level() -> None:
 
 def test_a_cell_that_is_no_level_is_named() -> None:
     for cell, shown in ((7.0, "7.0"), (np.nan, "nan")):
-        with pytest.raises(UserError, match=f"an action of {shown} is not in a choice among 0.0, 5.0, 10.0"):
+        with pytest.raises(UserError, match=f"an action of {shown} is not in a choice among 0, 5, 10"):
             MIXED.encode(np.array([[5.0, 0.0, 1.0], [cell, 0.0, 1.0]]))
     with pytest.raises(UserError, match="an action of 'of' is not in a choice among off, on"):
         MIXED.encode([[5.0, 0.0, "of"]])

@@ -256,17 +256,17 @@ def _stated_spaces(
     """The bounds that the user gives, in numbers or by the name of an environment that has them."""
     from rl_training.core.spaces import Spaces
     from rl_training.runtime.envs import spaces_of
+    from rl_training.runtime.offline_data import stated_spaces
 
+    obs_dim, columns = (values.shape[1] if values.ndim > 1 else 1 for values in (log.obs, log.actions))
+    choices = log.info.choices or (None,) * columns
     if low is None and high is None:
+        if env_id is None and all(choices):
+            return Spaces.of(obs_dim, [each for each in choices if each is not None])
         return None if env_id is None else spaces_of(env_id)
     if low is None or high is None:
         raise ConfigError("--action-low and --action-high must be given together")
-    obs_dim, action_dim = (values.shape[1] if values.ndim > 1 else 1 for values in (log.obs, log.actions))
-    for name, bound in (("--action-low", low), ("--action-high", high)):
-        if len(bound) not in (1, action_dim):
-            raise ConfigError(f"{name} must be given once or {action_dim} times, got {len(bound)}")
-    bounds = [tuple(bound) * (action_dim // len(bound)) for bound in (low, high)]
-    return Spaces(obs_dim, bounds[0], bounds[1])
+    return stated_spaces(obs_dim, choices, {"--action-low": low, "--action-high": high})
 
 
 def _named_spaces(env_id: str | None) -> Spaces | None:
@@ -289,7 +289,8 @@ def _print_report(found: Inspection) -> None:
     from rl_training.data.inspect import action_rows, observation_rows, overview_rows
 
     print_table(("dataset", found.source), overview_rows(found))
-    print_table(("action", "min", "max", "on a bound"), action_rows(found))
+    shares = "on a bound, or levels" if found.level_shares else "on a bound"
+    print_table(("action", "min", "max", shares), action_rows(found))
     print_table(("observation", "min", "max", "mean", "std"), observation_rows(found))
     for warning in found.warnings:
         typer.echo(f"- {warning}")

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rl_training.config.data import split_list
 from rl_training.config.yaml import parse_yaml
 from rl_training.core.errors import ConfigError
 from rl_training.core.files import plain_json
@@ -171,7 +172,7 @@ def _option(name: str, help: str, kind: Any = str) -> Any:
 
 _LISTS = {
     "obs": ("observations", "Columns of the observation: a,b,c or obs_*; may be given several times."),
-    "action": ("actions", "Columns of the action."),
+    "action": ("actions", "Columns of the action; of a choice with its levels: valve,pump{off,on}."),
     "next_obs": ("next_observations", "Columns of the next observation, where they are logged."),
 }
 _NAMES = {
@@ -226,7 +227,7 @@ def with_column_options(command: Callable[..., None]) -> Callable[..., None]:
 def table_fields(options: dict[str, Any]) -> dict[str, Any]:
     """The dataset fields of a config that the given options stand for."""
     columns: dict[str, Any] = {
-        field: [name.strip() for text in options[key] for name in text.split(",") if name.strip()]
+        field: [name for text in options[key] for name in split_list(text)]
         for key, (field, _) in _LISTS.items()
         if options[key]
     }

@@ -9,9 +9,10 @@ from pydantic import field_validator, model_validator
 
 from rl_training.config.model import ConfigModel, setting
 from rl_training.config.run import ControlFields, FineTuneFields, RewardFields, SelfJudgingFields, ShareFields
-from rl_training.core.errors import ConfigError, did_you_mean
+from rl_training.core.errors import ConfigError, UserError, did_you_mean
 from rl_training.core.registry import BUILTIN_FORMATS, Registry
 from rl_training.core.schema import MAX_N_STEP, MAX_ROWS
+from rl_training.core.spaces import Choice
 
 TABLE_KINDS = ("table", "csv", "parquet", "feather", "jsonl")
 """Formats whose columns have names of their own."""
@@ -55,7 +56,12 @@ class ColumnsConfig(ConfigModel):
     section: ClassVar[str] = "columns"
 
     observations: tuple[str, ...] = setting((), "columns that make up the observation, in this order")
-    actions: tuple[str, ...] = setting((), "columns that make up the action, in this order")
+    actions: tuple[str, ...] = setting(
+        (), "columns that make up the action, in this order; pump{off,on} is a choice among these levels"
+    )
+    levels: dict[str, tuple[str | float, ...]] = setting(
+        {}, "levels of action columns that are choices, as the log writes them, such as {pump: [0, 1]}"
+    )
     reward: str | None = setting(None, "reward of the step; a log without one can only train bc")
     next_observations: tuple[str, ...] = setting(
         (), "the observation after the step; without them it is the next row of the episode"
@@ -72,6 +78,11 @@ class ColumnsConfig(ConfigModel):
     )
     units: dict[str, str] = setting({}, "unit of a column, such as {T_tank: °C}; shown wherever it is named")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _levels_stand_with_actions(cls, values: object) -> object:
+        return values if not isinstance(values, Mapping) else {**values, **split_levels(values)}
+
     @field_validator("observations", "actions", "next_observations", mode="before")
     @classmethod
     def _one_name_is_a_list(cls, value: object) -> object:
@@ -84,6 +95,63 @@ class ColumnsConfig(ConfigModel):
             return value
         words = {name: [given] if isinstance(given, str) else given for name, given in value.items()}
         return {name: tuple(given) if isinstance(given, list) else given for name, given in words.items()}
+
+
+def split_list(text: str) -> list[str]:
+    """What stands between commas, except those in brackets: `valve, pump{0,1}` -> valve, pump{0,1}."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "({[") - (character in ")}]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def split_levels(values: Mapping[str, object]) -> dict[str, object]:
+    """`actions` and `levels` of what a user wrote: `pump{0,1}` and {name: pump, levels: [0, 1]} hold both."""
+    given = values.get("actions", ())
+    levels = dict(levels) if isinstance(levels := values.get("levels", {}), Mapping) else {}
+    names = []
+    for each in (
+        [given] if isinstance(given, str | Mapping) else given if isinstance(given, list | tuple) else ()
+    ):
+        name, own = each, None
+        if isinstance(each, Mapping) and each.keys() == {"name", "levels"}:
+            name, own = each["name"], each["levels"]
+        elif isinstance(each, str) and each.endswith("}"):
+            name, _, text = each[:-1].partition("{")
+            name, own = name.strip(), [plain_level(word) for word in split_list(text)]
+        names.append(name)
+        if own is not None:
+            levels[name] = own
+    for name, own in levels.items():
+        levels[name] = check_levels(name, own)
+    return {"actions": tuple(names), "levels": levels} if levels else {}
+
+
+def check_levels(name: object, levels: object) -> tuple[object, ...]:
+    if not isinstance(levels, list | tuple) or any(isinstance(level, bool) for level in levels):
+        shown = str(levels).replace("True", "true").replace("False", "false")
+        raise ValueError(
+            f"levels of {name} must be a list of numbers or of names, got {shown} "
+            "(YAML reads on, off, yes and no as true and false: put them in quotes)"
+        )
+    try:
+        Choice(tuple(levels))
+    except (UserError, TypeError, ValueError) as problem:
+        raise ValueError(f"{problem} for {name}") from None
+    return tuple(levels)
+
+
+def plain_level(word: str) -> str | float:
+    """A level as a number, if it reads as one."""
+    text = word.strip("'\"")
+    try:
+        return float(text) if text == word else text
+    except ValueError:
+        return text
 
 
 class TableFields(ConfigModel):

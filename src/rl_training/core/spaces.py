@@ -26,6 +26,11 @@ FloatArray = npt.NDArray[np.float32]
 Level = float | str
 
 
+def level_text(level: Level) -> str:
+    """A level as a log has it."""
+    return level if isinstance(level, str) else f"{level:g}"
+
+
 @dataclass(frozen=True)
 class FeatureNames:
     """One name per number, or none where nobody named them; units by name."""
@@ -104,7 +109,7 @@ class Choice:
             )
 
     def __str__(self) -> str:
-        return f"a choice among {', '.join(map(str, self.levels))}"
+        return f"a choice among {', '.join(map(level_text, self.levels))}"
 
     @property
     def named(self) -> bool:
@@ -116,12 +121,27 @@ class Choice:
         values = [place if isinstance(level, str) else level for place, level in enumerate(self.levels)]
         return np.array(values, dtype=np.float32)
 
+    @cached_property
+    def _spelled(self) -> dict[object, int]:
+        """Place of a level by number and name, also in small letters where no other is written so."""
+        known: dict[object, int] = {float(number): place for place, number in enumerate(self.numbers)}
+        small = [str(level).casefold() for level in self.levels]
+        if len(set(small)) == len(small):
+            known |= {name: place for place, name in enumerate(small)}
+        return known | {level: place for place, level in enumerate(self.levels)}
+
+    def place(self, cell: object) -> int:
+        """Which level a cell of any kind is, -1 for none: `ON`, `on`, 1 and `1.0` are read as they stand."""
+        if isinstance(cell, str):
+            text = cell.strip()
+            found = self._spelled.get(text, self._spelled.get(text.casefold(), -1))
+            return self.place(_number(text)) if found < 0 and not self.named else found
+        return self._spelled.get(cell, -1)
+
     def places(self, column: Array) -> npt.NDArray[np.intp]:
         """Which level each cell is, given by its number or its name; another cell is an error."""
         if column.dtype.kind == "O":
-            known: dict[object, int] = {float(each): place for place, each in enumerate(self.numbers)}
-            known |= {level: place for place, level in enumerate(self.levels)}
-            listed = [known.get(cell, -1) for cell in column.reshape(-1).tolist()]
+            listed = [self.place(cell) for cell in column.reshape(-1).tolist()]
             found = np.array(listed, dtype=np.intp).reshape(column.shape)
         else:
             same = column.astype(np.float32)[..., None] == self.numbers
@@ -129,6 +149,13 @@ class Choice:
         if (found < 0).any():
             raise UserError(f"an action of {column[found < 0].tolist()[0]!r} is not in {self}")
         return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text.replace(",", "."))
+    except ValueError:
+        return np.nan
 
 
 Part = Box | Choice
@@ -304,15 +331,7 @@ class Spaces:
 
     def in_words(self, columns: FloatArray) -> Array:
         """Columns as answers: names in place of the numbers that stand for named levels."""
-        if not any(choice is not None and choice.named for choice in self.choices):
-            return columns
-        answers = columns.astype(object)
-        for index, choice in enumerate(self.choices):
-            if choice is not None and choice.named:
-                answers[..., index] = np.array(choice.levels, dtype=object)[
-                    columns[..., index].astype(np.intp)
-                ]
-        return answers
+        return in_words(self.choices, columns)
 
     @cached_property
     def scale(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], FloatArray, FloatArray]:
@@ -351,19 +370,42 @@ class Spaces:
             "action_high": list(self.action_high),
         }
         if self.choices:
-            stored["action_levels"] = [None if each is None else list(each.levels) for each in self.choices]
+            stored["action_levels"] = levels_of(self.choices)
         return stored
 
     @classmethod
     def from_dict(cls, values: Facts) -> Spaces:
         """What `to_dict` wrote; files from before there were choices have no levels."""
-        levels = values.get("action_levels") or ()
         return cls(
             obs_dim=int(values["obs_dim"]),
             action_low=tuple(float(v) for v in values["action_low"]),
             action_high=tuple(float(v) for v in values["action_high"]),
-            choices=tuple(None if each is None else Choice(tuple(each)) for each in levels),
+            choices=choices_from(values.get("action_levels") or ()),
         )
+
+
+def levels_of(choices: Sequence[Choice | None]) -> list[list[Level] | None]:
+    """Choices as plain data."""
+    return [None if each is None else list(each.levels) for each in choices]
+
+
+def choices_from(levels: Sequence[Sequence[Level] | None]) -> tuple[Choice | None, ...]:
+    """The inverse of `levels_of`."""
+    return tuple(None if each is None else Choice(tuple(each)) for each in levels)
+
+
+def in_words(choices: Sequence[Choice | None], columns: Array) -> Array:
+    """Columns of actions with names in place of the numbers that stand for named levels; NaN stays."""
+    if not any(choice is not None and choice.named for choice in choices):
+        return columns
+    answers = columns.astype(object)
+    for index, choice in enumerate(choices):
+        if choice is not None and choice.named:
+            known = ~np.isnan(columns[..., index])
+            places = np.where(known, columns[..., index], 0).astype(np.intp)
+            names = np.array(choice.levels, dtype=object)[places]
+            answers[..., index] = np.where(known, names, np.nan)
+    return answers
 
 
 def unit_spaces(obs_dim: int, action_dim: int) -> Spaces:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from rl_training.core.errors import DataError, UserError
 from rl_training.core.files import parse_json
 from rl_training.core.schema import MAX_WIDTH, fact, read_facts
-from rl_training.core.spaces import FeatureNames, Spaces
+from rl_training.core.spaces import Choice, FeatureNames, Spaces, choices_from, levels_of
 from rl_training.core.types import Facts, State
 
 
@@ -51,12 +51,18 @@ class DataInfo:
     observation_names: tuple[str, ...] | None = None
     """one name per observed number, where the log names them"""
     action_names: tuple[str, ...] | None = None
+    choices: tuple[Choice | None, ...] = ()
+    """per action, where any of them is a choice"""
     units: Mapping[str, str] = field(default_factory=dict)
     """unit of a named observation or action"""
     rewards_known: bool = True
     """False where the log has no reward: the stored ones are zeros that stand in for it"""
     content_key: str | None = None
     """fingerprint of the files that the rows were read from, where one was taken (data kept on disk)"""
+
+    def __post_init__(self) -> None:
+        if self.spaces is not None and self.spaces.choices:
+            object.__setattr__(self, "choices", self.spaces.choices)
 
     def name_of(self, kind: str, index: int) -> str:
         """What one observed or acted number is called: `T_tank (°C)`, or `observation 3`."""
@@ -74,7 +80,7 @@ class DataInfo:
         texts["units"] = dict(self.units) or None
         if self.spaces is not None:
             stored |= self.spaces.to_dict()
-            texts["action_levels"] = stored.get("action_levels")
+        texts["action_levels"] = levels_of(self.choices) if self.choices else None
         if (reference := self.reference) is not None:
             stored |= {"reference_min_return": reference.minimum, "reference_max_return": reference.maximum}
             stored["reference_source"] = reference.source
@@ -95,8 +101,8 @@ class DataInfo:
     def _from_facts(cls, source: str, facts: DataFacts) -> DataInfo:
         spaces, reference = None, None
         low, high = as_tuple(facts.action_low), as_tuple(facts.action_high)
+        levels = parse_json(facts.action_levels)
         if facts.obs_dim is not None and low is not None and high is not None:
-            levels = parse_json(facts.action_levels)
             sizes = {"obs_dim": facts.obs_dim, "action_low": low, "action_high": high}
             spaces = Spaces.from_dict({**sizes, "action_levels": levels})
         if facts.reference_min_return is not None and facts.reference_max_return is not None:
@@ -113,6 +119,7 @@ class DataInfo:
             reference,
             observation_names=features.observation_names,
             action_names=features.action_names,
+            choices=choices_from(levels),
             units=dict(features.units),
             rewards_known=facts.rewards_known,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import DataError
-from rl_training.core.spaces import Spaces
+from rl_training.core.spaces import Spaces, level_text
 from rl_training.core.types import Array, State
 from rl_training.data.episodes import episode_lengths, episode_returns
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
-from rl_training.data.reading import BOUND_TOLERANCE, piles_up, row_chunks
+from rl_training.data.reading import BOUND_TOLERANCE, few_levels, few_levels_words, piles_up, row_chunks
 from rl_training.data.write import replacing
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class Inspection:
     on_low: Array
     on_high: Array
     """share of rows in which an action lies exactly on its smallest and on its largest logged value"""
+    level_shares: dict[int, dict[str, float]]
+    """of an action that is a choice, the share of rows with each level"""
+    maybe_choices: dict[int, list[float]]
+    """of an action that may be a choice, its few values"""
     non_finite: dict[str, int]
     duplicates: int
     warnings: list[str] = field(default_factory=list)
@@ -92,6 +97,8 @@ class Inspection:
                 if self.bounds is None
                 else [list(self.bounds.action_low), list(self.bounds.action_high)],
                 "saturation": self.saturation.tolist(),
+                "level_shares": {self.info.name_of("action", i): s for i, s in self.level_shares.items()},
+                "maybe_choices": {self.info.name_of("action", i): s for i, s in self.maybe_choices.items()},
             },
             "observation_names": self.info.observation_names and list(self.info.observation_names),
             "action_names": self.info.action_names and list(self.info.action_names),
@@ -113,7 +120,7 @@ def inspect_log(log: EpisodeLog, bounds: Spaces | None = None) -> Inspection:
     """Look at every row; `bounds` are the action bounds, where they are known."""
     obs, actions, rewards = _matrix(log.obs), _matrix(log.actions), _moments(_matrix(log.rewards))
     known = bounds or log.info.spaces
-    if known is not None and known.action_dim != actions.shape[1]:
+    if known is not None and known.action_columns != actions.shape[1]:
         known = None
     spread = _moments(actions)
     if np.isnan(spread.low).any():
@@ -122,6 +129,8 @@ def inspect_log(log: EpisodeLog, bounds: Spaces | None = None) -> Inspection:
             f"{log.info.source}: {name} holds no number in any row, so nothing can be said about it; map the "
             "columns of commands that were logged (columns.actions, --action)"
         )
+    choices = log.info.choices or (() if known is None else known.choices) or (None,) * actions.shape[1]
+    numbers = np.array([each is None for each in choices])
     columns = {"obs": log.obs, "actions": log.actions, "rewards": log.rewards, "next_obs": log.next_obs}
     found = Inspection(
         info=log.info,
@@ -135,9 +144,18 @@ def inspect_log(log: EpisodeLog, bounds: Spaces | None = None) -> Inspection:
         actions=spread,
         obs=_moments(obs),
         bounds=known,
-        saturation=_saturation(actions, known, spread.low, spread.high),
-        on_low=(actions == spread.low).mean(axis=0),
-        on_high=(actions == spread.high).mean(axis=0),
+        saturation=_saturation(actions, known, spread.low, spread.high) * numbers,
+        on_low=(actions == spread.low).mean(axis=0) * numbers,
+        on_high=(actions == spread.high).mean(axis=0) * numbers,
+        level_shares={
+            index: {
+                level_text(level): float((actions[:, index] == number).mean())
+                for level, number in zip(choice.levels, choice.numbers, strict=True)
+            }
+            for index, choice in enumerate(choices)
+            if choice is not None
+        },
+        maybe_choices=few_levels(actions, choices),
         non_finite={name: count for name, values in columns.items() if (count := _non_finite(values))},
         duplicates=_duplicates(obs, actions),
     )
@@ -177,11 +195,19 @@ def data_checks(found: Inspection) -> list[str]:
 
 def _action_warnings(found: Inspection) -> list[str]:
     words = []
-    if found.bounds is None:
+    words += [
+        few_levels_words(found.info.name_of("action", index), levels) + "."
+        for index, levels in found.maybe_choices.items()
+    ]
+    for index, shares in found.level_shares.items():
+        never = [level for level, share in shares.items() if share == 0.0]
+        if never:
+            words.append(f"{found.info.name_of('action', index)} is never {' or '.join(never)} in this data.")
+    if found.bounds is None and len(found.level_shares) < len(found.actions.low):
         words.append(
             "The data does not state its action bounds: training needs env_id, or action_low and action_high."
         )
-    else:
+    elif found.bounds is not None:
         low, high = np.array(found.bounds.action_low), np.array(found.bounds.action_high)
         slack = BOUND_TOLERANCE * (high - low)
         outside = (found.actions.low < low - slack) | (found.actions.high > high + slack)
@@ -331,9 +357,18 @@ def action_rows(found: Inspection) -> list[tuple[str, ...]]:
         name = f"actions 0 to {len(low) - 1}"
         return [(name, _number(low.min()), _number(high.max()), f"{shares.mean():.1%}")]
     return [
-        (found.info.name_of("action", index), _number(low[index]), _number(high[index]), f"{share:.1%}")
+        (
+            found.info.name_of("action", index),
+            *(("", "") if index in found.level_shares else (_number(low[index]), _number(high[index]))),
+            shares_text(found.level_shares[index]) if index in found.level_shares else f"{share:.1%}",
+        )
         for index, share in enumerate(shares)
     ]
+
+
+def shares_text(shares: Mapping[str, float]) -> str:
+    """Levels with their shares, in words."""
+    return ", ".join(f"{level} {share:.1%}" for level, share in shares.items())
 
 
 def observation_rows(found: Inspection) -> list[tuple[str, ...]]:

@@ -100,6 +100,11 @@ def check_same_dimensions(datasets: Sequence[TransitionDataset]) -> None:
                     f"parts of a mix must have the same dimensions: {name} are {here} in {part.info.source} "
                     f"but {there} in {first.info.source}"
                 )
+        if part.info.choices != first.info.choices:
+            raise DataError(
+                "parts of a mix must have the same actions: their levels differ in "
+                f"{part.info.source} and {first.info.source} (columns.levels)"
+            )
 
 
 def _shared_fields(datasets: Sequence[TransitionDataset]) -> list[str]:
@@ -117,7 +122,7 @@ def _shared_info(datasets: Sequence[TransitionDataset]) -> DataInfo:
     first = datasets[0].info
     agreed = {
         name: getattr(first, name)
-        for name in ("spaces", "env_id", "reference", "observation_names", "action_names", "units")
+        for name in ("spaces", "env_id", "reference", "observation_names", "action_names", "choices", "units")
         if all(getattr(part.info, name) == getattr(first, name) for part in datasets)
     }
     names = " + ".join(part.info.source for part in datasets)

@@ -5,7 +5,7 @@ told.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,3 +251,30 @@ def vector_columns(names: Iterable[str]) -> dict[str, list[str]]:
                 f"columns {name}_0, {name}_1, ... must be numbered without gaps, {missing[0]} is missing"
             )
     return {name: [columns[index] for index in range(len(columns))] for name, columns in found.items()}
+
+
+FEW_LEVELS = 8
+"""Distinct values up to which an action may be a choice that nobody has declared."""
+
+
+def few_levels(actions: Array, choices: Sequence[object]) -> dict[int, list[float]]:
+    """Of actions that are no choices, those with few values, each taken often enough to be one on purpose."""
+    found = {}
+    for index, column in enumerate((actions if actions.ndim > 1 else actions[:, None]).T):
+        if index < len(choices) and choices[index] is not None:
+            continue
+        if len(column) < 100 or len(np.unique(column[:1000])) > FEW_LEVELS:
+            continue
+        levels = np.unique(column)
+        if 1 < len(levels) <= FEW_LEVELS and np.isfinite(levels).all():
+            found[index] = [float(level) for level in levels]
+    return found
+
+
+def few_levels_words(name: str, levels: Sequence[float]) -> str:
+    """The proposal for one such action."""
+    listed, plain = ", ".join(f"{level:g}" for level in levels), name.split(" (")[0]
+    return (
+        f"{name} takes only the values {listed} and is learned as a number; if it is a choice, say so: "
+        f"--action '{plain}{{{listed.replace(', ', ',')}}}', or levels: [{listed}] beside its name"
+    )

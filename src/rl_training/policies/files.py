@@ -21,7 +21,7 @@ import numpy as np
 
 from rl_training.core.errors import UserError, cell_text, install_hint
 from rl_training.core.files import reason, replace_file
-from rl_training.core.spaces import FloatArray
+from rl_training.core.spaces import FloatArray, Spaces, in_words
 from rl_training.core.types import Array
 from rl_training.policies.acting import ActingPolicy
 
@@ -205,27 +205,46 @@ READERS: dict[str, Callable[[Path], Chunks]] = {
 # Actions into files of any size: rows are written as they come, their number need not be known before.
 
 
-Write = Callable[[FloatArray], None]
+Write = Callable[[Array], None]
 
 
 @contextmanager
-def open_actions(path: Path, names: Sequence[str]) -> Iterator[Write]:
-    """A function that takes actions, a column per name; the file gets its name when the block ends well."""
+def open_actions(path: Path, names: Sequence[str], spaces: Spaces | None = None) -> Iterator[Write]:
+    """A function that takes actions, a column per name; the file gets its name when the block ends well.
+
+    Levels that `spaces` have names for are written by name, where the file can hold text.
+    """
     if path.suffix not in WRITERS:
         raise UserError(f"--out must end in {', '.join(WRITERS)}, got {str(path)!r}")
     try:
         with replace_file(path) as file, WRITERS[path.suffix](file, names) as write:
-            yield write
+            if spaces is None or path.suffix not in TEXT_HOLDERS:
+                yield write
+            else:
+                size, choices = spaces.action_columns, spaces.choices
+                beside = (None,) * (len(names) - size) if choices else ()
+                yield lambda rows: write(in_words((*choices, *beside), rows))
     except OSError as problem:
         raise UserError(f"cannot write {path}: {reason(problem)}; name a place you can write to") from problem
 
 
 @contextmanager
 def write_csv(file: BinaryIO, names: Sequence[str]) -> Iterator[Write]:
-    """A line of names, then nine digits: enough to read back the same float32."""
+    """A line of names, then nine digits: enough to read back the same float32; levels by name."""
     csv.writer(text := io.StringIO(), lineterminator="\n").writerow(map(cell_text, names))
     file.write(text.getvalue().encode())
-    yield lambda actions: np.savetxt(file, actions, fmt="%.9g", delimiter=",")
+
+    def write(rows: Array) -> None:
+        if rows.dtype != object:
+            np.savetxt(file, rows, fmt="%.9g", delimiter=",")
+            return
+        lines = io.StringIO()
+        csv.writer(lines, lineterminator="\n").writerows(
+            [cell_text(cell) if isinstance(cell, str) else f"{cell:.9g}" for cell in row] for row in rows
+        )
+        file.write(lines.getvalue().encode())
+
+    yield write
 
 
 @contextmanager
@@ -260,16 +279,33 @@ def write_npz(file: BinaryIO, names: Sequence[str]) -> Iterator[Write]:
 
 @contextmanager
 def write_parquet(file: BinaryIO, names: Sequence[str]) -> Iterator[Write]:
-    """One float32 column per action."""
+    """One float32 column per action, of text where levels have names."""
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise UserError(f"a .parquet file needs pyarrow: {install_hint('parquet')}") from None
-    schema = arrow.schema([(name, arrow.float32()) for name in names])
-    with parquet.ParquetWriter(file, schema) as table:
-        yield lambda actions: table.write_batch(
-            arrow.record_batch([arrow.array(column) for column in actions.T], schema=schema)
-        )
+    table: Any = None
+
+    def write(rows: Array) -> None:
+        nonlocal table
+        columns = [
+            arrow.array([cell if isinstance(cell, str) else None for cell in column])
+            if any(isinstance(cell, str) for cell in column)
+            else arrow.array(column.astype(np.float32))
+            for column in rows.T
+        ]
+        batch = arrow.record_batch(columns, names=list(names))
+        table = table or parquet.ParquetWriter(file, batch.schema)
+        table.write_batch(batch)
+
+    try:
+        yield write
+    finally:
+        if table is not None:
+            table.close()
+
+
+TEXT_HOLDERS = (".csv", ".parquet")
 
 
 def write_header(file: Any, rows: int, action_dim: int) -> None:
@@ -307,7 +343,7 @@ def predict_file(
         raise UserError(f"--out must not be the file that is read, got {str(target)!r}")
     done = 0
     predict, names = predictor(policy)
-    with open_actions(target, names) as write:
+    with open_actions(target, names, policy.spaces) as write:
         for rows, share in read_chunks(source) if chunks is None else chunks:
             write(predict(checked_rows(rows, policy.spaces.obs_dim, source, done, finite=finite)))
             done += len(rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +13,18 @@ from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.data import COLLECTED_KINDS, MIX, DatasetSource, OfflineDataFields, OfflineFields
 from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError, DataError
-from rl_training.core.spaces import Spaces
+from rl_training.core.spaces import Box, Choice, Spaces
 from rl_training.data.info import reference_returns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import Fitted, PreparedDataset, process_offline_dataset
 from rl_training.data.read import load_source
-from rl_training.data.reading import action_range, check_finite
+from rl_training.data.reading import (
+    DataWarning,
+    action_range,
+    check_finite,
+    few_levels,
+    few_levels_words,
+)
 from rl_training.data.rows import as_array
 from rl_training.data.splits import LoggedEpisodes, logged_episodes
 from rl_training.policies.policy import load_saved_policy
@@ -108,30 +115,77 @@ def infer_env_spaces(
     """Sizes and bounds: of the environment, else of the config, else those that the data carries."""
     environment = config.env_id if env is None else env
     if environment is not None:
-        return spaces_of(environment, config.env_kwargs)
+        found = spaces_of(environment, config.env_kwargs)
+        return found if dataset is None else _agreed(found, dataset.info.choices, dataset.info.source)
     settings = data_settings(config)
     if dataset is None:
         kind, source = data_sources(settings)[0]
         dataset = _load(kind, source, config, None, settings.dataset_in_memory)
+    return _spaces_without_env(dataset, settings)
+
+
+def _agreed(spaces: Spaces, choices: Sequence[Choice | None], source: str) -> Spaces:
+    """The spaces of an environment, whose choices are those of the data where it says what they are."""
+    if choices and tuple(choices) != spaces.choices:
+        parts = "; ".join(map(str, spaces.parts))
+        raise ConfigError(
+            f"columns.levels of {source} do not fit the environment, whose action is {parts}; leave them out"
+        )
+    return spaces
+
+
+def _spaces_without_env(dataset: TransitionDataset, settings: OfflineDataFields) -> Spaces:
+    shapes = [dataset.store.columns[name].shape for name in ("obs", "actions")]
+    obs_dim, columns = (shape[1] if len(shape) > 1 else 1 for shape in shapes)
+    choices = dataset.info.choices or (None,) * columns
+    if len(choices) != columns:
+        raise DataError(f"{dataset.info.source}: says of {len(choices)} actions what they are, has {columns}")
+    numbers = choices.count(None)
     if settings.action_low is not None and settings.action_high is not None:
-        shapes = [dataset.store.columns[name].shape for name in ("obs", "actions")]
-        obs_dim, action_dim = (shape[1] if len(shape) > 1 else 1 for shape in shapes)
-        bounds = [
-            _per_action(name, getattr(settings, name), action_dim) for name in ("action_low", "action_high")
-        ]
-        return Spaces(obs_dim, *bounds)
+        if not numbers:
+            raise ConfigError("algo_kwargs.action_low must be null, where every action is a choice")
+        given = {f"algo_kwargs.{name}": getattr(settings, name) for name in ("action_low", "action_high")}
+        tell_few_levels(dataset)
+        return stated_spaces(obs_dim, choices, given)
+    if not numbers:
+        return Spaces.of(obs_dim, [each for each in choices if each is not None])
+    tell_few_levels(dataset)
     if settings.action_bounds == "data":
-        return _spaces_of_data(dataset)
+        return stated_spaces(obs_dim, choices, _range_of_data(dataset, choices))
     if dataset.info.spaces is not None:
         return dataset.info.spaces
     if dataset.info.env_id is not None:
-        return spaces_of_named(dataset.info.env_id, dataset.info.source)
-    low, high = action_range(as_array(dataset.store.columns["actions"]))
+        return _agreed(
+            spaces_of_named(dataset.info.env_id, dataset.info.source),
+            dataset.info.choices,
+            dataset.info.source,
+        )
+    low, high = _of_numbers(action_range(as_array(dataset.store.columns["actions"])), choices)
     raise ConfigError(
         f"env_id is required: {dataset.info.source} does not carry its action bounds; give env_id, or "
         "algo_kwargs.action_low and algo_kwargs.action_high (--action-low, --action-high; the data spans "
         f"{_listed(low)} to {_listed(high)}), or take that range with algo_kwargs.action_bounds: data"
     )
+
+
+def stated_spaces(
+    obs_dim: int, choices: Sequence[Choice | None], bounds: Mapping[str, Sequence[float]]
+) -> Spaces:
+    """Spaces of choices, and of numbers between the two `bounds` (by name), one of each or one for all."""
+    numbers = list(choices).count(None)
+    for name, given in bounds.items():
+        if len(given) not in (1, numbers):
+            raise ConfigError(f"{name} must have 1 or {numbers} numbers, got {len(given)}")
+    low, high = (iter(given if len(given) > 1 else [given[0]] * numbers) for given in bounds.values())
+    return Spaces.of(obs_dim, [Box(next(low), next(high)) if each is None else each for each in choices])
+
+
+def tell_few_levels(dataset: TransitionDataset) -> None:
+    """What is learned as a number although it may be a choice is said, and not decided."""
+    actions = as_array(dataset.store.columns["actions"])
+    for index, levels in few_levels(actions, dataset.info.choices).items():
+        name = dataset.info.name_of("action", index)
+        warnings.warn(few_levels_words(name, levels), DataWarning, stacklevel=2)
 
 
 def spaces_of_named(env_id: str, source: str) -> Spaces:
@@ -148,19 +202,28 @@ def spaces_of_named(env_id: str, source: str) -> Spaces:
     return spaces_of(env_id)
 
 
-def _spaces_of_data(dataset: TransitionDataset) -> Spaces:
-    """Bounds that the data itself reaches."""
+def _range_of_data(dataset: TransitionDataset, choices: Sequence[Choice | None]) -> dict[str, list[float]]:
+    """Bounds that the data itself reaches, of the actions that are numbers."""
     actions = as_array(dataset.store.columns["actions"])
     low, high = action_range(actions if actions.ndim > 1 else actions[:, None])
-    constant = np.flatnonzero(low >= high)
-    if len(constant):
-        index = int(constant[0])
+    constant = [index for index, each in enumerate(choices) if each is None and low[index] >= high[index]]
+    if constant:
+        index = constant[0]
         raise DataError(
             f"{dataset.info.source}: {dataset.info.name_of('action', index)} is {low[index]:g} in every "
             "row, so its bounds cannot come from the data; leave it out or give action_low and action_high"
         )
-    obs = dataset.store.columns["obs"]
-    return Spaces(obs.shape[1] if obs.ndim > 1 else 1, tuple(low.tolist()), tuple(high.tolist()))
+    low, high = _of_numbers((low, high), choices)
+    return {"low": low.tolist(), "high": high.tolist()}
+
+
+def _of_numbers(
+    bounds: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], choices: Sequence[Choice | None]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Bounds without those of choices."""
+    kept = np.array([each is None for each in choices])
+    low, high = (np.atleast_1d(bound)[kept] for bound in bounds)
+    return low, high
 
 
 def _listed(values: npt.NDArray[np.float64]) -> str:
@@ -217,12 +280,3 @@ def _check_given(dataset: TransitionDataset) -> None:
         raise DataError("the dataset is empty (0 rows)")
     for name, column in dataset.store.columns.items():
         check_finite(name, as_array(column), dataset.info.source)
-
-
-def _per_action(name: str, bound: tuple[float, ...], action_dim: int) -> tuple[float, ...]:
-    """One bound per action; a single number holds for all of them."""
-    if len(bound) == 1:
-        return bound * action_dim
-    if len(bound) != action_dim:
-        raise ConfigError(f"algo_kwargs.{name} must have 1 or {action_dim} numbers, got {len(bound)}")
-    return bound

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config.data import DatasetSource
+from rl_training.core.spaces import in_words
 from rl_training.core.types import Array
 from rl_training.data.fields import FIELDS
 from rl_training.data.formats import Format
@@ -105,6 +106,8 @@ def _named_columns(log: EpisodeLog) -> dict[str, Array]:
             columns[field.written_name] = values.astype("int8") if values.dtype == bool else values
             continue
         matrix = values if values.ndim > 1 else values[:, None]
+        if name == "actions":
+            matrix = in_words(log.info.choices, matrix)
         columns |= {f"{field.written_name}_{index}": matrix[:, index] for index in range(matrix.shape[1])}
     return columns
 

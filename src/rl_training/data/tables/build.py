@@ -15,6 +15,7 @@ import numpy as np
 from rl_training.config.data import ColumnsConfig, TableFields
 from rl_training.core.errors import DataError, did_you_mean
 from rl_training.core.files import parse_json
+from rl_training.core.spaces import Choice
 from rl_training.core.types import Array
 from rl_training.data.fields import (
     END_FLAGS,
@@ -81,6 +82,17 @@ def _given(columns: ColumnsConfig, field: Field) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value or columns.fields.get(field.name, ()))
 
 
+def choices_of(columns: ColumnsConfig, actions: Sequence[str], source: str) -> dict[str, Choice]:
+    """The action columns that are choices, as they were declared by name or pattern."""
+    found: dict[str, Choice] = {}
+    for pattern, levels in columns.levels.items():
+        names = [name for name in actions if name == pattern or fnmatchcase(name, pattern)]
+        if not names:
+            raise missing_column(pattern, actions, source, "columns.levels, which is of actions")
+        found |= dict.fromkeys(names, Choice(levels))
+    return found
+
+
 def in_order(names: Sequence[str]) -> list[str]:
     """Names sorted with their numbers as numbers: obs_2 before obs_10."""
     return sorted(names, key=lambda name: [int(p) if p.isdigit() else p for p in _DIGITS.split(name)])
@@ -136,6 +148,7 @@ class TableBuilder:
     fields: FieldColumns
     capacity: int
     target: Target
+    choices: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
     columns: dict[str, Array] = dataclasses.field(default_factory=dict)
     starts: list[int] = dataclasses.field(default_factory=list)
     labels: list[str] = dataclasses.field(default_factory=list)
@@ -178,7 +191,11 @@ class TableBuilder:
         for fields in together:
             self.rows = first
             kinds = {
-                column: "number" if FIELDS.get(name).is_numeric else FIELDS.get(name).kind
+                column: "level"
+                if name == "actions" and column in self.choices
+                else "number"
+                if FIELDS.get(name).is_numeric
+                else FIELDS.get(name).kind
                 for name, group in fields.items()
                 for column in group
             }
@@ -215,8 +232,11 @@ class TableBuilder:
     def _put_numbers(
         self, name: str, group: list[str], columns: list[Any], rows: slice, row_in_file: int, label: str
     ) -> None:
+        choices = self.choices if name == "actions" else {}
         pieces = [
-            cells.numbers(column, column_name, label, row_in_file)
+            cells.levels(column, choices[column_name], column_name, label, row_in_file)
+            if column_name in choices
+            else cells.numbers(column, column_name, label, row_in_file)
             for column, column_name in zip(columns, group, strict=True)
         ]
         widths = [piece.shape[1] if piece.ndim > 1 else 1 for piece in pieces]
@@ -262,7 +282,9 @@ def read_rows(
     builder: TableBuilder | None = None
     for label, table in sources:
         if builder is None:
-            builder = TableBuilder(map_columns(table.names, settings.columns, label), capacity, target)
+            fields = map_columns(table.names, settings.columns, label)
+            choices = choices_of(settings.columns, fields["actions"], label)
+            builder = TableBuilder(fields, capacity, target, choices)
         elif missing := {c for g in builder.fields.values() for c in g} - set(table.names):
             listed = ", ".join(repr(name) for name in sorted(missing))
             raise DataError(f"{label}: no column {listed}, which {builder.labels[0]} has")
@@ -303,6 +325,8 @@ def _info(builder: TableBuilder, settings: TableFields, info: DataInfo) -> DataI
         info,
         observation_names=info.observation_names or names["obs"],
         action_names=info.action_names or names["actions"],
+        choices=info.choices
+        or (tuple(map(builder.choices.get, groups["actions"])) if builder.choices else ()),
         units={**info.units, **settings.columns.units},
         rewards_known=info.rewards_known and "rewards" in builder.fields,
     )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.core.errors import DataError
+from rl_training.core.spaces import Choice
 from rl_training.core.types import Array
 from rl_training.data.tables.files import import_pyarrow
 
@@ -36,6 +37,26 @@ def numbers(column: Any, name: str, where: str, start: int = 0) -> Array:
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
         raise DataError(f"{where}: {name} must hold numbers, but holds values of type {kind}")
     values: Array = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def levels(column: Any, choice: Choice, name: str, where: str, start: int) -> Array:
+    """The number of each cell's level; an empty cell is NaN, another word is refused."""
+    column = plain(column)
+    refuse_nested(column, name, where)
+    encoded = column.dictionary_encode()
+    words = encoded.dictionary.to_pylist()
+    places = [choice.place(word) for word in words]
+    indices = encoded.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)
+    wrong = [index for index, place in enumerate(places) if place < 0]
+    if wrong and np.isin(indices, wrong).any():
+        row = start + int(np.flatnonzero(np.isin(indices, wrong))[0])
+        raise DataError(
+            f"{where}: row {row} has {words[int(indices[row - start])]!r} in {name!r}, which is {choice}; "
+            f"give every level as the log writes it: {name}{{…}}"
+        )
+    table = np.array([*(choice.numbers[place] for place in places), np.nan], dtype=np.float64)
+    values: Array = table[indices]
     return values
 
 
@@ -160,8 +181,9 @@ def _parsed_numbers(column: Any, name: str, where: str, start: int) -> Any:
 def wrong_number(where: str, row: int, name: str, text: str, line: str = "") -> DataError:
     """Text where a number should stand."""
     return DataError(
-        f"{where}: row {row}{line} has {text!r} in the number column {name!r}; leave the column out, or "
-        "repair the cell (an empty one is a missing value)"
+        f"{where}: row {row}{line} has {text!r} in the number column {name!r}; leave the column out, "
+        "repair the cell (an empty one is a missing value), or, of an action that is a choice, give its "
+        f"levels: --action '{name}{{{text},…}}'"
     )
 
 

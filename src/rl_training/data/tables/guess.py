@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rl_training.config.data import ColumnsConfig, TableFields
+from rl_training.config.data import ColumnsConfig, TableFields, plain_level
 from rl_training.config.yaml import dump_yaml
 from rl_training.core.errors import DataError
 from rl_training.core.types import Array
-from rl_training.data.reading import piles_up
+from rl_training.data.reading import FEW_LEVELS, piles_up
 from rl_training.data.tables.build import in_order, map_columns
 from rl_training.data.tables.cells import FLAG_WORDS
 from rl_training.data.tables.files import files_of, import_pyarrow
@@ -46,6 +46,8 @@ class ColumnFacts:
     on_low: float
     on_high: float
     """share of rows that lie exactly on the smallest and on the largest value"""
+    levels: tuple[str, ...] = ()
+    """its values, where they are few"""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,19 @@ def _facts(name: str, column: Any, starts: Array) -> ColumnFacts:
         rises=rises,
         on_low=on_low,
         on_high=on_high,
+        levels=_levels(words) if kind in ("number", "flag", "text") else (),
     )
+
+
+def _levels(words: list[object]) -> tuple[str, ...]:
+    """A few values as levels, numbers in their order."""
+    known = [word for word in words if word is not None]
+    if not 2 <= len(known) <= FEW_LEVELS:
+        return ()
+    numbers = [word for word in known if isinstance(word, int | float)]
+    if len(numbers) == len(known):
+        return tuple(f"{float(number):g}" for number in sorted(numbers))
+    return tuple(sorted(map(str, known)))
 
 
 def _kind(column: Any) -> str:
@@ -230,7 +244,8 @@ class Guess:
         columns = self.columns
         words = [f"--data {shlex.quote(self.facts.source)}"]
         words += [f"--obs {shlex.quote(','.join(columns.observations))}"] if columns.observations else []
-        words += [f"--action {shlex.quote(','.join(columns.actions))}"] if columns.actions else []
+        actions = [with_levels(name, columns.levels.get(name, ())) for name in columns.actions]
+        words += [f"--action {shlex.quote(','.join(actions))}"] if actions else []
         for role in ("reward", "episode", "time", "terminated", "truncated"):
             value = getattr(columns, role)
             words += [f"--{role} {shlex.quote(value)}"] if value else []
@@ -257,6 +272,11 @@ class Guess:
             "questions": self.questions,
             "flags": self.flags(),
         }
+
+
+def with_levels(name: str, levels: Sequence[object]) -> str:
+    """An action column as `--action` takes it."""
+    return f"{name}{{{','.join(map(str, levels))}}}" if levels else name
 
 
 def needs_mapping(path: Path, fields: TableFields, *, kind: str | None = None) -> bool:
@@ -296,6 +316,20 @@ def guess_mapping(facts: TableFacts) -> Guess:
             "action: named like a command" if strong else "action: named like an actuator; please check"
         )
         questions += _limit_questions(left[name], facts.rows_seen)
+        if left[name].levels:
+            questions.append(
+                f"{name}: takes only {', '.join(left[name].levels)}; if it is a choice and no number, write "
+                f"{with_levels(name, left[name].levels)}"
+            )
+    choices = [c.name for c in left.values() if _is_choice(c)]
+    for name in choices:
+        reasons[name] = f"action: a choice among {', '.join(left[name].levels)}, by its name; please check"
+    questions += [
+        f"{c.name}: text with {len(c.levels)} values; if it is decided by the controller, it is an action: "
+        f"{with_levels(c.name, c.levels)}"
+        for c in left.values()
+        if c.kind == "text" and c.levels and c.name not in choices and not _words(c) & EPISODE_WORDS
+    ]
     observations = [
         column.name
         for column in left.values()
@@ -304,10 +338,16 @@ def guess_mapping(facts: TableFacts) -> Guess:
     reasons |= {name: "observation: a number that is not taken for anything else" for name in observations}
     for column in facts.columns:
         reasons.setdefault(column.name, f"ignored: {_why_ignored(column)}")
+    actions += choices
     if not actions:
         questions.append("actions: no column is named like a command; say which (--action NAME,NAME)")
     columns = ColumnsConfig.build(
-        {**found, "observations": _ordered(observations), "actions": _ordered(actions)}
+        {
+            **found,
+            "observations": _ordered(observations),
+            "actions": _ordered(actions),
+            "levels": {name: [plain_level(each) for each in left[name].levels] for name in choices},
+        }
     )
     return Guess(facts, columns, reasons, questions)
 
@@ -318,6 +358,12 @@ def _words(column: ColumnFacts) -> set[str]:
 
 def _is_number(column: ColumnFacts) -> bool:
     return column.kind in ("number", "vector")
+
+
+def _is_choice(column: ColumnFacts) -> bool:
+    """A few words under the name of a command or an actuator."""
+    named = bool(_words(column) & (ACTION_WORDS | ACTUATOR_WORDS))
+    return named and column.kind in ("flag", "text") and bool(column.levels)
 
 
 def _is_ignored(column: ColumnFacts) -> bool:
