@@ -220,17 +220,21 @@ def reading(path: Path, what: str, *problems: type[Exception]) -> Iterator[None]
         raise DataError(f"{path}: no such file; dataset_path must name an existing {what} file")
     if path.is_dir():
         raise DataError(f"{path}: is a directory; dataset_path must name an {what} file")
+    with failures_as(f"{path}: cannot be read as {what}; it is damaged or of another kind", *problems):
+        yield
+
+
+@contextmanager
+def failures_as(message: str, *problems: type[Exception]) -> Iterator[None]:
+    """Tell the system's failures, and a library's `problems`, in one line behind a message of ours."""
+    told: tuple[type[Exception], ...] = (OSError, *problems)
     try:
         yield
     except DataError:
         raise
-    except Exception as problem:
-        if not isinstance(problem, (OSError, *problems)):
-            raise
+    except told as problem:
         text = " ".join(str(problem).split()) or type(problem).__name__
-        raise DataError(
-            f"{path}: cannot be read as {what}; it is damaged or of another kind ({text})"
-        ) from None
+        raise DataError(f"{message} ({text})") from None
 
 
 def vector_columns(names: Iterable[str]) -> dict[str, list[str]]:

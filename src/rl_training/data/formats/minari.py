@@ -24,7 +24,7 @@ from rl_training.data.formats import Format
 from rl_training.data.formats.hdf5 import HDF5_PROBLEMS, open_hdf5
 from rl_training.data.info import DataInfo, ReferenceReturns
 from rl_training.data.log import EpisodeLog
-from rl_training.data.reading import Target, check_numeric, files_below
+from rl_training.data.reading import Target, check_numeric, failures_as, files_below
 
 METADATA_FILE = "metadata.json"
 
@@ -106,13 +106,9 @@ INFO_PREFIX = "rl_training_"
 def read_minari(source: DatasetSource, target: Target) -> EpisodeLog:
     """Read a local dataset episode by episode."""
     dataset_id, root = name_and_root(source)
-    try:
+    problems = (*HDF5_PROBLEMS, AssertionError, ImportError, AttributeError, IndexError)
+    with failures_as(f"{dataset_id}: cannot be read as a Minari dataset; it is damaged", *problems):
         return _read(dataset_id, root, target)
-    except DataError:
-        raise
-    except (OSError, *HDF5_PROBLEMS, AssertionError, ImportError, AttributeError, IndexError) as problem:
-        text = " ".join(str(problem).split()) or type(problem).__name__
-        raise DataError(f"{dataset_id}: cannot be read as a Minari dataset; it is damaged ({text})") from None
 
 
 def name_and_root(source: DatasetSource) -> tuple[str, Path | None]:
@@ -180,14 +176,10 @@ def _with_infos(
     piece |= {name: np.asarray(infos[INFO_PREFIX + name])[:-1] for name in further}
     if with_successors or not bool(np.asarray(infos.get(INFO_PREFIX + "unfinished", [False]))[-1]):
         return piece
-    last = {name: np.asarray(infos[INFO_PREFIX + name])[-1:] for name in ("action", "reward")}
-    extra = {"obs": obs[-1:], "actions": last["action"], "rewards": last["reward"]}
-    extra |= {
-        "terminated": np.zeros(1, bool),
-        "truncated": np.ones(1, bool),
-        "episode_ends": np.ones(1, bool),
-    }
-    extra |= {name: np.asarray(infos[INFO_PREFIX + name])[-1:] for name in further}
+    ours = {"actions": "action", "rewards": "reward", **{name: name for name in further}}
+    extra = {field: np.asarray(infos[INFO_PREFIX + name])[-1:] for field, name in ours.items()}
+    extra |= {"obs": obs[-1:], "terminated": np.array([False])}
+    extra |= {"truncated": np.array([True]), "episode_ends": np.array([True])}
     for flag in ("truncated", "episode_ends"):
         piece[flag] = np.zeros_like(piece[flag])
     return {name: np.concatenate([values, extra[name]]) for name, values in piece.items()}
