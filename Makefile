@@ -13,7 +13,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c c
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast fuzz test-browser check lint format docs wheel smoke clean
+.PHONY: help demo test test-fast fuzz postgresql test-browser check lint format docs wheel smoke clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -29,6 +29,9 @@ test-fast: $(DEV) ## all but the slow tests, in about a minute: while you work
 
 fuzz: $(DEV) ## damaged and hostile files of every kind; FUZZ_INPUTS=3000 for a long run
 	$(BIN)/python tools/fuzz $(FUZZ_INPUTS)
+
+postgresql: $(DEV) ## the server that tests of databases start (installed on Debian if missing; else they are skipped)
+	$(BIN)/python tests/support/postgres.py
 
 test-browser: $(DEV) ## open a generated report in headless Chromium (installed on Debian if missing)
 	PYTHONPATH=src:tests/support $(BIN)/python tests/browser/check_report.py
@@ -67,5 +70,5 @@ $(CORE): pyproject.toml constraints.txt
 $(DEV): pyproject.toml constraints.txt
 	$(PYTHON) tools/create_venv.py $(VENV)
 	@echo "Installing the pinned development dependencies into $(VENV) (once)"
-	$(INSTALL) ".[dev,docs,mujoco,minari,parquet,export,video]"
+	$(INSTALL) ".[dev,docs,mujoco,minari,parquet,sql,export,video]"
 	@touch $(CORE) $@

@@ -17,6 +17,8 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+from debian import NotInstalled, install
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
@@ -24,8 +26,6 @@ FLAGS = (
     "--remote-debugging-pipe",
 )
 TIMEOUT_SECONDS = 60.0
-BUSY_SECONDS = 600.0
-WAIT_SECONDS = 5.0
 
 
 class NoBrowser(RuntimeError):
@@ -36,40 +36,13 @@ def find_or_install() -> str:
     """The path of a browser; Debian's is installed if there is none."""
     if found := _find():
         return found
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise NoBrowser("Chromium is missing and cannot be installed by this user: apt-get install chromium")
-    print("Installing Chromium (once)", flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["update"],
-        ["install", "-y", "--no-install-recommends", "chromium", "fonts-dejavu-core"],
-    ):
-        _apt(command, environment)
+    try:
+        install("chromium", "fonts-dejavu-core", why="Chromium is missing")
+    except NotInstalled as problem:
+        raise NoBrowser(str(problem)) from None
     if found := _find():
         return found
     raise NoBrowser("Chromium was installed but is not on the PATH")
-
-
-def _apt(command: list[str], environment: dict[str, str]) -> None:
-    """Run apt-get; where another program holds one of its locks, wait for that to end."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        done = subprocess.run(
-            # apt's own wait covers the lock for installing, not those of `update` and of downloads
-            ["apt-get", "-qq", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=600", *command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if not done.returncode:
-            return
-        if "Could not get lock" not in done.stdout or time.monotonic() > deadline:
-            raise NoBrowser(f"apt-get {command[0]} failed: {' '.join(done.stdout.split())[-400:]}")
-        print("The package manager is busy, waiting", flush=True)
-        time.sleep(WAIT_SECONDS)
 
 
 def _find() -> str | None:

@@ -227,9 +227,10 @@ def test_minari_ids_are_spelled_alike_everywhere(tmp_path: Path, capsys: pytest.
     ("name", "words"),
     [
         ("log.xlsx", "an Excel workbook, which is not read[;:] save the sheet with the log as CSV"),
-        ("plant.db", "a database, which is not read[;:] export the rows of the log"),
+        ("plant.db", "a database of SQLite[;:] write sqlite: before its name"),
+        ("plant.duckdb", "a database, which is not read[;:] export the rows of the log"),
         ("log.zip", "an archive, which is not read[;:] unpack it"),
-        ("postgresql://me:secret@host/plant", "postgresql://…: is the address of a database.* export"),
+        ("mysql://me@host/plant", "mysql://…: is the address of a database.* export"),
         ("https://host/log.csv", "https://…: is an address; nothing is downloaded"),
         ("nosuch", "nosuch: no such file or folder; give a file, a folder, a pattern in quotes, or the id"),
         ("logs/nosuch", "logs/nosuch: no such file or folder"),

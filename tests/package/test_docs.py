@@ -1,7 +1,8 @@
 """The documentation does what it says: its code runs, its site builds, its table of algorithms is true.
 
 All Python blocks of a page run as one program in an empty directory. Of a `bash` block, the lines that
-start with `rl-training` run through the command line's `main`. Blocks that are not meant to run are fenced
+start with `rl-training` run through the command line's `main`, after the Python blocks that begin with `# an
+example log`. Blocks that are not meant to run are fenced
 as `text` or `yaml`. Budgets are shortened first (see `SHORTER`), so that a page takes about a second.
 """
 
@@ -28,6 +29,7 @@ SHORTER = (
     (r"num_episodes=\d+", "num_episodes=1"),
     (r"--episodes \d+", "--episodes 1"),
 )
+EXAMPLE_LOG = "# an example log"
 PACKAGED = re.compile(r'load_config\("(\w+/\w+)"\)')
 
 
@@ -69,6 +71,9 @@ def test_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
     commands = [line for line in lines if line.startswith("rl-training ")]
+    for block in blocks(page, "python"):
+        if block.startswith(EXAMPLE_LOG):
+            exec(compile(block, str(page), "exec"), {})
     assert commands, f"{page.name} has bash blocks without a command to run"
     for command in commands:
         assert main(arguments_of(command)) == 0, command

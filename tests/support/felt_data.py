@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,14 @@ def log(name: str = "log.csv", **columns: Any) -> dict[str, Any]:
     """A table of `write_files`, read with these columns beside, or instead of, `COLUMNS`."""
     mapped = {key: value for key, value in {**COLUMNS, **columns}.items() if value is not None}
     return {"dataset_kind": "csv", "dataset_path": name, "dataset_size": None, "columns": mapped}
+
+
+ROWS, SORTED = "select * from log", 'order by run, "when"'
+
+
+def rows_of(**which: str) -> dict[str, Any]:
+    """Rows of the database of `write_files`."""
+    return {**log("sqlite:log.db", time="when"), "dataset_kind": "table", **which}
 
 
 DATA: dict[str, Felt] = {
@@ -62,6 +72,10 @@ DATA: dict[str, Felt] = {
     "action_high": to([3.0], **FILE, **BOUNDS),
     "reference_min_return": to(-5.0, **REFERENCE),
     "reference_max_return": to(5.0, **REFERENCE),
+    # databases
+    "query": to(f"{ROWS} where run <> 'R0' {SORTED}", **rows_of(query=f"{ROWS} {SORTED}")),
+    "table": to("others", **rows_of(table="log")),
+    "query_timeout": to(1e-9, how=SOUGHT, told="took longer than 1e-09 seconds", **rows_of(table="log")),
     # tables
     "columns": to({**COLUMNS, "observations": ["o2", "o1", "o0"]}, **log()),
     "missing_values": to("hold", how=ALLOWED, **log("holes.csv")),
@@ -121,6 +135,7 @@ def write_files(folder: Path) -> None:
     for name in ("log.csv", "logs/0.csv", "logs/1.csv"):
         write_table(folder / name)
     write_table(folder / "holes.csv", empty=3)
+    write_database(folder / "log.db", folder / "log.csv")
     write_table(folder / "tildes.csv", separator="~")
     write_table(folder / "commas.csv", decimal=",", more={"old_0": "1.5", "old_1": "2.5", "old_2": "3.5"})
     write_table(folder / "degrees.csv", more={"warm": "20 °C"})
@@ -161,3 +176,16 @@ def write_table(
         rows.append([*cells, *(more or {}).values()])
     header = ["o0", "o1", "o2", "valve", "dial", "score", "run", "shift", "when", "trip", *(more or {})]
     path.write_text("\n".join(separator.join(cells) for cells in [header, *rows]) + "\n", encoding="utf-8")
+
+
+def write_database(path: Path, like: Path) -> None:
+    """The rows of a table as one of a database, and once more with everything twice as large."""
+    header, *rows = (line.split(";") for line in like.read_text().splitlines())
+    cells = [[float(cell) if cell.lstrip("-")[0].isdigit() else cell for cell in row] for row in rows]
+    twice = [[2 * cell if isinstance(cell, float) else cell for cell in row] for row in cells]
+    for row in twice:
+        row[3], row[9] = row[3] / 2, row[9] / 2  # the action stays within its bounds, a flag is a flag
+    with closing(sqlite3.connect(path)) as database, database:
+        for name, values in (("log", cells), ("others", twice)):
+            database.execute(f"create table {name} ({', '.join(map(repr, header))})")
+            database.executemany(f"insert into {name} values ({', '.join('?' * len(header))})", values)

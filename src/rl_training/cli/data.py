@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 def print_guess(place: DatasetLocation, fields: dict[str, object], *, as_json: bool) -> bool:
     """Print columns and a mapping to start from, if the place is a table that needs one."""
-    if place.kind not in TABLE_KINDS or place.path is None:
+    if place.kind not in TABLE_KINDS:
         return False
     from rl_training.data.tables.guess import guess_mapping, look_at, needs_mapping
 
-    path, source = Path(place.path), place.source(fields)
+    source = place.source(fields)
     kind = None if place.kind == "table" else place.kind
-    if not needs_mapping(path, source, kind=kind):
+    if not needs_mapping(source, kind=kind):
         return False
-    guess = guess_mapping(look_at(path, source, kind=kind))
+    guess = guess_mapping(look_at(source, kind=kind))
     if as_json:
         print_json(guess.to_dict())
     else:

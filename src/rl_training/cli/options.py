@@ -185,6 +185,9 @@ _NAMES = {
 }
 _UNITS = "Unit of a column, as NAME=UNIT; may be given several times."
 _FIELDS: dict[str, tuple[Any, str]] = {
+    "query": (str, "Rows of a database: 'select … order by run, time'."),
+    "table": (str, "Rows of a database: all of a table, sorted by --episode and --time."),
+    "query_timeout": (float, "Seconds after which a database is no longer waited for (600)."),
     "missing_values": (str, "Empty cells: error, drop (the step) or hold (the last value)."),
     "max_gap": (float, "A longer time between two rows ends the episode."),
     "files_end_episodes": (bool, "Whether an episode ends where its file ends."),

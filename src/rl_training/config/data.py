@@ -9,6 +9,7 @@ from pydantic import field_validator, model_validator
 
 from rl_training.config.model import ConfigModel, setting
 from rl_training.config.run import ControlFields, FineTuneFields, RewardFields, SelfJudgingFields, ShareFields
+from rl_training.core.addresses import is_database, password_problem
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
 from rl_training.core.registry import BUILTIN_FORMATS, Registry
 from rl_training.core.schema import MAX_N_STEP, MAX_ROWS
@@ -200,10 +201,15 @@ class DatasetSource(TableFields):
 
     dataset_path: str | None = setting(
         None,
-        "file, or for tables also a folder or a pattern such as logs/*.csv; for minari the directory that "
-        "holds the datasets",
+        "file, or for tables also a folder, a pattern such as logs/*.csv or a database such as "
+        "postgresql://host/db or sqlite:plant.db; for minari the directory that holds the datasets",
     )
     dataset_id: str | None = setting(None, "id of a local Minari dataset, such as D4RL/door/human-v2")
+    query: str | None = setting(None, "rows of a database: a query, such as select … order by run, time")
+    table: str | None = setting(
+        None, "rows of a database: all of a table or view, sorted by columns.episode and columns.time"
+    )
+    query_timeout: float = setting(600.0, "seconds after which a database is no longer waited for", gt=0)
     dataset_size: int | None = setting(
         None,
         "rows: collected by random and checkpoint (null = 10000), first ones of a file, total of a mix",
@@ -220,6 +226,22 @@ class DatasetSource(TableFields):
     dataset_random_share: float = setting(
         0.0, "share of rolled-out actions that are replaced by uniform random ones", ge=0, le=1
     )
+
+    @model_validator(mode="after")
+    def _place_is_sound(self) -> Self:
+        place = self.dataset_path or ""
+        if problem := password_problem(place):
+            raise ValueError(problem)
+        if self.query is not None and self.table is not None:
+            raise ValueError(f"query and table must not be given together, got table {self.table!r}")
+        for name in ("query", "table"):
+            elsewhere = (place or self.dataset_id) and not is_database(place)
+            if getattr(self, name) is not None and elsewhere:
+                raise ValueError(
+                    f"{name} needs a database as dataset_path (--data), such as postgresql://host/db or "
+                    "sqlite:plant.db"
+                )
+        return self
 
     @property
     def rows_to_collect(self) -> int:
@@ -395,7 +417,14 @@ def _unused_fields(kind: str, source: DatasetSource) -> list[str]:
     place, rolled_out = ("dataset_path", "dataset_id"), ("dataset_noise", "dataset_random_share")
     unused: tuple[str, ...] = ("dataset_checkpoint", *rolled_out)
     if kind in (*COLLECTED_KINDS, MIX):
-        unused = (*TABLE_FIELDS, *place, *(() if kind == "checkpoint" else unused))
+        unused = (
+            *TABLE_FIELDS,
+            "query",
+            "table",
+            "query_timeout",
+            *place,
+            *(() if kind == "checkpoint" else unused),
+        )
     return [name for name in unused if getattr(source, name) != DatasetSource.model_fields[name].default]
 
 

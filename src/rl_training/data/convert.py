@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rl_training.config.data import FORMATS, DatasetSource
+from rl_training.core.addresses import absolute, is_database, refuse_password
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
 from rl_training.data.formats import (
@@ -34,15 +35,17 @@ _MINARI_ID = re.compile(r"([\w-]+/)*[\w-]+-v\d+")
 
 @dataclass(frozen=True)
 class DatasetLocation:
-    """Where data is read or written: a file, or an id in a directory of Minari datasets."""
+    """Where data is read or written: a file, an id in a directory of Minari datasets, or a database."""
 
     kind: str
     path: Path | None = None
     dataset_id: str | None = None
+    address: str | None = None
+    """of a database"""
 
     def source(self, fields: Mapping[str, object]) -> DatasetSource:
         """The dataset fields of a config that name this place."""
-        path = None if self.path is None else str(self.path)
+        path = self.address if self.path is None else str(self.path)
         return DatasetSource.build({**fields, "dataset_path": path, "dataset_id": self.dataset_id})
 
     @property
@@ -53,13 +56,18 @@ class DatasetLocation:
         return str(self)
 
     def __str__(self) -> str:
+        if self.address is not None:
+            return self.address
         return str(self.path) if self.dataset_id is None else f"{MINARI_PREFIX}{self.dataset_id}"
 
 
 def source_location(name: str, root: Path | None = None) -> DatasetLocation:
-    """An existing dataset: a file, folder or pattern, or a Minari id in `root` (None: Minari's own)."""
+    """An existing dataset: a file, folder, pattern or database, or a Minari id in `root` (None: its own)."""
     if name.startswith(MINARI_PREFIX):
         return DatasetLocation("minari", root, name.removeprefix(MINARI_PREFIX))
+    refuse_password(name, "--data")
+    if is_database(name):
+        return DatasetLocation("table", address=absolute(name))
     path = Path(name)
     if path.exists() or is_pattern(path):
         return DatasetLocation(recognised_format(path), path)

@@ -20,6 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from rl_training.config.data import DatasetSource, TableFields
+from rl_training.core.addresses import is_database
 from rl_training.core.errors import DataError
 from rl_training.core.files import reason
 from rl_training.core.types import Array, State
@@ -234,6 +235,11 @@ def _source_files(kind: str, source: DatasetSource) -> list[Path]:
         path = dataset_directory(*name_and_root(source))
     if path is None:
         return []
+    if is_database(str(source.dataset_path)):
+        raise DataError(
+            f"{source.dataset_path}: dataset_in_memory: false needs files, whose contents are known not to "
+            "change; write the rows to one first: rl-training data convert … log.parquet"
+        )
     if path.is_dir():
         return files_below(path)
     return files_of(path) if path.is_file() or is_pattern(path) else []

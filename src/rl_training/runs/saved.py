@@ -51,7 +51,7 @@ from rl_training.runtime.offline_data import data_sources, discounted_by_time, l
 if TYPE_CHECKING:
     from rl_training.judging.keywords import JudgeKeywords
 
-PATHS = ("dataset_path", "dataset_checkpoint")
+PATHS = ("dataset_path", "dataset_checkpoint", "query")
 
 PLAIN_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+ -]{0,39}")
 """Text that can be neither a path with a folder or an ending, nor a module with an attribute."""

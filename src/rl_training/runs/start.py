@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rl_training.config.run import TrainConfig, load_config
+from rl_training.core.addresses import absolute
 from rl_training.core.errors import ConfigError
 from rl_training.core.registry import algorithm_facts, builtin_algorithms
 from rl_training.core.types import Facts, State
@@ -44,7 +45,7 @@ def config_from_options(
         place = source_location(data, minari_root)
         start |= {"dataset_kind": "auto", "dataset_path": None, "dataset_id": None}
         if place.dataset_id is None:
-            given["dataset_path"] = os.path.abspath(data)
+            given["dataset_path"] = absolute(data)
         else:
             start["dataset_kind"], given["dataset_id"] = "minari", place.dataset_id
         if place.dataset_id is not None and minari_root is not None:

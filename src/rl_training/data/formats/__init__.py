@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_training.config.data import AUTO, FORMATS, TABLE_FIELDS, DatasetSource
+from rl_training.core.addresses import is_database
 from rl_training.core.errors import DataError
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target
@@ -60,6 +61,8 @@ def resolve_kind(kind: str, source: DatasetSource) -> str:
         return "minari"
     if source.dataset_path is None:
         raise DataError("dataset_path (or dataset_id) is required by dataset_kind 'auto'")
+    if is_database(source.dataset_path):
+        return "table"
     return recognised_format(Path(source.dataset_path))
 
 
@@ -88,11 +91,11 @@ def recognised_format(path: Path) -> str:
     if not path.exists():
         if any(sign in str(path) for sign in "*?["):
             raise DataError(f"{path}: no file matches this pattern, or none of a known format")
-        hint = f"; it would be {what}, which is not read: {remedy}" if what else ""
+        hint = f"; it would be {what}: {remedy}" if what else ""
         hint = hint or "; give a file, a folder, a pattern in quotes, or the id of a Minari dataset (NAME-v0)"
         raise DataError(f"{path}: no such file or folder{hint}")
     if what:
-        raise DataError(f"{path}: is {what}, which is not read; {remedy}")
+        raise DataError(f"{path}: is {what}; {remedy}")
     raise DataError(
         f"{path}: no known format; its ending must be one of {', '.join(known_suffixes())}, or dataset_kind "
         f"must say which of {', '.join(names)} it is"
@@ -101,22 +104,30 @@ def recognised_format(path: Path) -> str:
 
 _SHEET = "save the sheet with the log as CSV and give that file"
 _QUERY = "export the rows of the log, in the order of time, to a CSV or Parquet file and give that file"
+_SQLITE = "write sqlite: before its name, and --table NAME or --query 'select …'"
 _FOREIGN = {
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm"), ("an Excel workbook", _SHEET)),
-    ".ods": ("a spreadsheet", _SHEET),
-    **dict.fromkeys((".db", ".sqlite", ".sqlite3", ".duckdb", ".mdb", ".accdb"), ("a database", _QUERY)),
-    **dict.fromkeys((".mcap", ".bag", ".db3"), ("a ROS bag", "convert it to a table with a row per step")),
-    ".mat": ("a MATLAB file", "write its arrays as CSV (writetable) or with numpy.savez and give that"),
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z"), ("an archive", "unpack it and give the folder")),
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm"), ("an Excel workbook, which is not read", _SHEET)),
+    ".ods": ("a spreadsheet, which is not read", _SHEET),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), ("a database of SQLite", _SQLITE)),
+    **dict.fromkeys((".duckdb", ".mdb", ".accdb"), ("a database, which is not read", _QUERY)),
+    **dict.fromkeys(
+        (".mcap", ".bag", ".db3"),
+        ("a ROS bag, which is not read", "convert it to a table with a row per step"),
+    ),
+    ".mat": (
+        "a MATLAB file, which is not read",
+        "write its arrays as CSV (writetable) or with numpy.savez and give that",
+    ),
+    **dict.fromkeys(
+        (".zip", ".tar", ".tgz", ".7z"), ("an archive, which is not read", "unpack it and give the folder")
+    ),
 }
 """Endings of files that people have and that are not read: what they are, and what to do."""
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/")
 _DATABASES = (
-    "postgres",
     "mysql",
     "mariadb",
-    "sqlite",
     "mssql",
     "oracle",
     "duckdb",
@@ -132,7 +143,7 @@ def _refuse_address(path: Path) -> None:
     if match is None or path.exists():
         return
     if match[1].startswith(_DATABASES):
-        raise DataError(f"{match[1]}://…: is the address of a database, which is not read; {_QUERY}")
+        raise DataError(f"{match[1]}://…: is the address of a database of a kind that is not read; {_QUERY}")
     raise DataError(f"{match[1]}://…: is an address; nothing is downloaded: fetch the file and give its path")
 
 

@@ -6,7 +6,7 @@ and `next.truncated`, where it exists too, is not set.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,14 @@ class _Frames:
 
     table: TableFile
     split_done: bool
+
+    @property
+    def label(self) -> str:
+        return self.table.label
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self.table.notes
 
     @property
     def names(self) -> tuple[str, ...]:

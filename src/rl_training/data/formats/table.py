@@ -14,7 +14,7 @@ from rl_training.core.types import Array
 from rl_training.data.fields import FIELDS
 from rl_training.data.formats import Format
 from rl_training.data.log import EpisodeLog
-from rl_training.data.reading import Target, file_of, row_chunks
+from rl_training.data.reading import Target, row_chunks
 from rl_training.data.tables.build import read_rows, stored_info
 from rl_training.data.tables.files import (
     KIND_OF_ENDING,
@@ -24,32 +24,24 @@ from rl_training.data.tables.files import (
     is_pattern,
     kind_of_file,
 )
-from rl_training.data.tables.read import JoinedFiles, TableFile, joined, open_table
+from rl_training.data.tables.read import joined, open_table
+from rl_training.data.tables.sources import open_sources
 
 _INFO = b"rl_training"
 
 
 def read_table(source: DatasetSource, target: Target, *, kind: str | None = None) -> EpisodeLog:
-    """Read every file of a table into one log; `kind` overrules the endings of the files."""
-    path = file_of(source)
-    import_pyarrow()
-    files = files_of(path)
-    tables: list[TableFile] = []
-    for file in files:
-        tables.append(open_table(file, source, kind=kind, like=tables[0] if tables else None))
-    info = stored_info(str(path), tables[0].info)
-    return read_rows(
-        [(str(_first_file(table).path), table) for table in joined(tables)],
-        source,
-        target,
-        source=str(path),
-        capacity=sum(table.rows for table in tables),
-        info=info,
-    )
-
-
-def _first_file(table: TableFile | JoinedFiles) -> TableFile:
-    return table.files[0] if isinstance(table, JoinedFiles) else table
+    """Read every file of a table, or the rows of a database, into one log; `kind` overrules endings."""
+    name = str(source.dataset_path)
+    with open_sources(source, kind=kind) as tables:
+        return read_rows(
+            [(table.label, table) for table in joined(tables)],
+            source,
+            target,
+            source=name,
+            capacity=sum(table.rows for table in tables),
+            info=stored_info(name, tables[0].info),
+        )
 
 
 def table_keys(path: Path) -> list[str]:

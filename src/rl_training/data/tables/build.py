@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target, action_range, check_shape, vector_columns
 from rl_training.data.tables import cells
 from rl_training.data.tables.files import files_of, holds_tables, import_pyarrow
-from rl_training.data.tables.read import JoinedFiles, TableFile, open_table
+from rl_training.data.tables.read import JoinedFiles, RowSource, TableFile, open_table
 from rl_training.data.tables.steps import Steps, settle_steps
 
 _DIGITS = re.compile(r"(\d+)")
@@ -129,18 +129,6 @@ def _check_once(fields: FieldColumns, source: str) -> None:
             raise DataError(f"{source}: {field} must be one column, got {', '.join(group)}")
 
 
-class RowSource(Protocol):
-    """Something with named columns that gives record batches: a table file, or a frame in memory."""
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    def batches(self, kinds: Mapping[str, str]) -> Iterable[Any]: ...
-
-
 @dataclass
 class TableBuilder:
     """Columns while they are filled, and where the rows of each file begin."""
@@ -166,7 +154,7 @@ class TableBuilder:
             return
         for part in table.files if isinstance(table, JoinedFiles) else (table,):
             self.starts.append(self.rows)
-            self.labels.append(str(getattr(part, "path", label)))
+            self.labels.append(part.label or label)
             self._fill(part, self.labels[-1])
 
     def _add_joined(self, table: JoinedFiles) -> bool:
@@ -298,7 +286,8 @@ def read_rows(
     if not target.lenient:
         _refuse_constant_actions(steps.columns["actions"], builder.fields["actions"], source)
     facts = _info(builder, settings, info or DataInfo(source))
-    return EpisodeLog.build(steps.columns, info=facts, lenient=target.lenient, extra_notes=steps.notes)
+    notes = (*(note for _, table in sources for note in table.notes), *steps.notes)
+    return EpisodeLog.build(steps.columns, info=facts, lenient=target.lenient, extra_notes=notes)
 
 
 def _refuse_constant_actions(actions: Array, names: list[str], source: str) -> None:
@@ -346,6 +335,8 @@ class Frame:
     """An Arrow table as a source of rows."""
 
     table: Any
+    label: str = ""
+    notes: Sequence[str] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

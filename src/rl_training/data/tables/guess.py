@@ -5,22 +5,21 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rl_training.config.data import ColumnsConfig, TableFields, plain_level
+from rl_training.config.data import ColumnsConfig, DatasetSource, plain_level
 from rl_training.config.yaml import dump_yaml
 from rl_training.core.errors import DataError
 from rl_training.core.types import Array
 from rl_training.data.reading import FEW_LEVELS, piles_up
 from rl_training.data.tables.build import in_order, map_columns
 from rl_training.data.tables.cells import FLAG_WORDS
-from rl_training.data.tables.files import files_of, import_pyarrow
-from rl_training.data.tables.read import TableFile, open_table, problems_of
-from rl_training.data.tables.text import NULL_WORDS
+from rl_training.data.tables.files import import_pyarrow
+from rl_training.data.tables.read import problems_of
+from rl_training.data.tables.sources import open_sources
 
 ENOUGH_ROWS = 100_000
 """Rows looked at; the first files of a large log are enough to tell its columns."""
@@ -60,56 +59,46 @@ class TableFacts:
     columns: tuple[ColumnFacts, ...]
     partial: Mapping[str, str]
     """column that not all files have -> the first file without it"""
+    rows_from: Mapping[str, str] = field(default_factory=dict)
+    """which rows of a database"""
 
     def column(self, name: str) -> ColumnFacts:
         return next(column for column in self.columns if column.name == name)
 
 
-def look_at(path: Path, fields: TableFields, *, kind: str | None = None) -> TableFacts:
+def look_at(source: DatasetSource, *, kind: str | None = None) -> TableFacts:
     """Read the first rows of a table with types guessed column by column."""
     pa = import_pyarrow()
-    files = files_of(path)
     tables: list[Any] = []
+    labels: list[str] = []
     rows = 0
-    for file in files:
-        opened = open_table(file, fields, kind=kind)
-        with problems_of(file, opened.kind):
-            tables.append(_whole(opened).slice(0, ENOUGH_ROWS - rows))
-        rows += tables[-1].num_rows
-        if rows >= ENOUGH_ROWS:
-            break
+    with open_sources(source, kind=kind) as opened:
+        for each in opened:
+            tables.append(each.first_rows(ENOUGH_ROWS - rows))
+            labels.append(each.label)
+            rows += tables[-1].num_rows
+            if rows >= ENOUGH_ROWS:
+                break
     every = dict.fromkeys(name for table in tables for name in table.column_names)
     partial = {
-        name: str(
-            next(file for file, table in zip(files, tables, strict=False) if name not in table.column_names)
+        name: next(
+            label for label, table in zip(labels, tables, strict=True) if name not in table.column_names
         )
         for name in every
         if not all(name in table.column_names for table in tables)
     }
     names = [name for name in every if name not in partial]
-    with problems_of(path, "csv"):
+    with problems_of(labels[0], "csv"):
         joined = pa.concat_tables([table.select(names) for table in tables], promote_options="permissive")
     starts = np.cumsum([0, *(table.num_rows for table in tables[:-1])])
     facts = tuple(_facts(name, joined.column(name).combine_chunks(), starts) for name in names)
-    return TableFacts(str(path), len(files), rows, facts, partial)
+    return TableFacts(str(source.dataset_path), len(opened), rows, facts, partial, rows_options(source))
 
 
-def _whole(table: TableFile) -> Any:
-    pa = import_pyarrow()
-    if table.dialect is None:
-        return pa.Table.from_batches(list(table.batches(dict.fromkeys(table.names, "any"))))
-    import pyarrow.csv as arrow_csv
-
-    return arrow_csv.read_csv(
-        table.path,
-        read_options=arrow_csv.ReadOptions(
-            column_names=list(table.names), skip_rows=1, encoding=table.dialect.encoding, block_size=1 << 24
-        ),
-        parse_options=arrow_csv.ParseOptions(delimiter=table.dialect.separator),
-        convert_options=arrow_csv.ConvertOptions(
-            null_values=list(NULL_WORDS), strings_can_be_null=True, decimal_point=table.dialect.decimal
-        ),
-    )
+def rows_options(source: DatasetSource) -> dict[str, str]:
+    """Which rows of a database are meant, as dataset fields."""
+    given = {"query": source.query, "table": source.table}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _facts(name: str, column: Any, starts: Array) -> ColumnFacts:
@@ -234,7 +223,7 @@ class Guess:
     def yaml(self) -> str:
         """The mapping for a config."""
         given = {key: value for key, value in self.columns.to_dict().items() if value}
-        fields: dict[str, Any] = {"dataset_path": self.facts.source, "columns": given}
+        fields = {"dataset_path": self.facts.source, **self.facts.rows_from, "columns": given}
         if self.has_empty_cells:
             fields["missing_values"] = "hold"
         return dump_yaml({"algo_kwargs": fields})
@@ -243,6 +232,7 @@ class Guess:
         """The mapping for the command line."""
         columns = self.columns
         words = [f"--data {shlex.quote(self.facts.source)}"]
+        words += [f"--{name} {shlex.quote(value)}" for name, value in self.facts.rows_from.items()]
         words += [f"--obs {shlex.quote(','.join(columns.observations))}"] if columns.observations else []
         actions = [with_levels(name, columns.levels.get(name, ())) for name in columns.actions]
         words += [f"--action {shlex.quote(','.join(actions))}"] if actions else []
@@ -279,12 +269,13 @@ def with_levels(name: str, levels: Sequence[object]) -> str:
     return f"{name}{{{','.join(map(str, levels))}}}" if levels else name
 
 
-def needs_mapping(path: Path, fields: TableFields, *, kind: str | None = None) -> bool:
+def needs_mapping(source: DatasetSource, *, kind: str | None = None) -> bool:
     """Whether the columns of a table cannot be told by their names and the given mapping."""
-    table = open_table(files_of(path)[0], fields, kind=kind)
-    given = fields.columns
+    with open_sources(source, kind=kind) as opened:
+        names = opened[0].names
+    given = source.columns
     try:
-        map_columns(table.names, given, str(path))
+        map_columns(names, given, str(source.dataset_path))
     except DataError:
         return not (given.observations or given.actions)
     return False

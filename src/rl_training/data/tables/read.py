@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rl_training.config.data import TableFields
 from rl_training.core.errors import DataError
@@ -17,13 +17,31 @@ from rl_training.data.fields import FieldColumns
 from rl_training.data.reading import CHUNK_ROWS
 from rl_training.data.tables.cells import wrong_number
 from rl_training.data.tables.files import import_pyarrow, kind_of_file
-from rl_training.data.tables.text import Dialect, csv_batches, dialect_and_lines, text_at_fault
+from rl_training.data.tables.text import Dialect, csv_batches, csv_table, dialect_and_lines, text_at_fault
 
 COLUMNS_TOGETHER = 20
 _WORDS = {"csv": "CSV", "parquet": "Parquet", "feather": "Feather", "jsonl": "JSON lines"}
 _COLUMN_NUMBER = re.compile(r"In CSV column #(\d+)")
 _CELL_COUNT = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 _JSON_COLUMN = re.compile(r"Column\(/([^/)]+)")
+
+
+class RowSource(Protocol):
+    """Something with named columns that gives record batches: a file, a query, or a frame in memory."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+    def batches(self, kinds: Mapping[str, str]) -> Iterable[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -41,6 +59,25 @@ class TableFile:
     """what a file written here says about itself"""
     dialect: Dialect | None = None
     bytes: int = 0
+    notes: Sequence[str] = ()
+
+    @property
+    def label(self) -> str:
+        return str(self.path)
+
+    def first_rows(self, most: int) -> Any:
+        """The first rows with all columns, their types guessed where the file does not state them."""
+        pa = import_pyarrow()
+        with problems_of(self.path, self.kind):
+            if self.dialect is not None:
+                return csv_table(self.path, self.dialect).slice(0, most)
+            found, rows = [], 0
+            for batch in self.batches(dict.fromkeys(self.names, "any")):
+                found.append(batch)
+                rows += batch.num_rows
+                if rows >= most:
+                    break
+            return pa.Table.from_batches(found).slice(0, most)
 
     def column_groups(self, fields: FieldColumns) -> list[FieldColumns]:
         """Columns that are read together: all, or a few at a time from a long Parquet file.
@@ -187,7 +224,7 @@ def _open_jsonl(path: Path) -> TableFile:
 
 
 @contextmanager
-def problems_of(path: Path, kind: str) -> Iterator[None]:
+def problems_of(path: Path | str, kind: str) -> Iterator[None]:
     """Failures of the library, as one line about the file."""
     pa = import_pyarrow()
     try:
@@ -214,6 +251,11 @@ class JoinedFiles:
 
     files: tuple[TableFile, ...]
     dialect: Dialect
+    notes: Sequence[str] = ()
+
+    @property
+    def label(self) -> str:
+        return self.files[0].label
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -232,21 +274,22 @@ class JoinedFiles:
             raise DataError(str(problem)) from None
 
 
-def joined(files: Sequence[TableFile]) -> list[TableFile | JoinedFiles]:
-    """The files of a log, neighbours joined where they are small and written alike."""
-    groups: list[TableFile | JoinedFiles] = []
+def joined(sources: Sequence[RowSource]) -> list[RowSource]:
+    """The sources of a log, neighbouring files joined where they are small and written alike."""
+    groups: list[RowSource] = []
     waiting: list[TableFile] = []
     size = 0
-    for file in files:
-        fits = _joinable(file) and (not waiting or waiting[0].dialect == file.dialect)
-        if waiting and (not fits or size + file.bytes > JOINED_BYTES):
+    for each in sources:
+        file = each if isinstance(each, TableFile) and _joinable(each) else None
+        fits = file is not None and (not waiting or waiting[0].dialect == file.dialect)
+        if waiting and (not fits or size + (file.bytes if file else 0) > JOINED_BYTES):
             groups.append(_group(waiting))
             waiting, size = [], 0
-        if _joinable(file):
+        if file is not None:
             waiting.append(file)
             size += file.bytes
         else:
-            groups.append(file)
+            groups.append(each)
     if waiting:
         groups.append(_group(waiting))
     return groups

@@ -114,6 +114,22 @@ def csv_batches(
         yield from reader
 
 
+def csv_table(path: Path, dialect: Dialect) -> Any:
+    """All cells, with types guessed column by column."""
+    import pyarrow.csv as arrow_csv
+
+    return arrow_csv.read_csv(
+        path,
+        read_options=arrow_csv.ReadOptions(
+            column_names=list(dialect.names), skip_rows=1, encoding=dialect.encoding, block_size=1 << 24
+        ),
+        parse_options=arrow_csv.ParseOptions(delimiter=dialect.separator),
+        convert_options=arrow_csv.ConvertOptions(
+            null_values=list(NULL_WORDS), strings_can_be_null=True, decimal_point=dialect.decimal
+        ),
+    )
+
+
 def text_at_fault(path: Path, dialect: Dialect, name: str) -> tuple[int, str] | None:
     """Row and text of the first cell of a column that is not a number, found by reading it as text."""
     start = 0
