@@ -328,7 +328,7 @@ def test_the_commands_of_the_page(address: str, tmp_path: Path, monkeypatch: pyt
         rows = database.execute("select * from log").fetchall()
     execute(
         address,
-        "create table log (run int, at int, temperature float, level real, valve float, score real, trip int)",
+        "create table log (run int, at int, temperature float, level real, valve real, score real, trip int)",
         f"insert into log values {', '.join(map(str, rows))}",
     )
     commands = shown.replace("\\\n", " ").replace("postgresql://plant@server/history", address).splitlines()
