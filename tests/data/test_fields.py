@@ -236,6 +236,12 @@ def test_a_field_that_is_derived_follows_the_new_rewards() -> None:
     assert prepared([plain], {"doubles"}).store.whole("doubles").tolist() == [2.0] * 6
 
 
+def test_returns_of_the_data_are_computed_anew_also_where_no_learner_asks() -> None:
+    data = TransitionDataset.from_dict(arrays(returns_to_go=np.full(6, 99.0)))
+    returns = prepared([data], set()).store.whole("returns_to_go").tolist()
+    assert returns == pytest.approx([2.71, 1.9, 1.0] * 2)
+
+
 @pytest.mark.parametrize("async_envs", [False, True])
 def test_the_infos_of_environments_are_kept_for_who_asks(async_envs: bool) -> None:
     with Collector("FieldsPlant-v0", {}, 2, 0, fields=(COSTS, FORCES), async_envs=async_envs) as collector:

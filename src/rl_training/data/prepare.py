@@ -335,9 +335,7 @@ class _PartSteps:
                     f"{part.info.source}: returns_to_go: given needs data with returns_to_go; set it to auto"
                 )
             changed = changed.with_columns({RETURNS: given})
-        if settings.n_step > 1:
-            wanted -= {"discounts"}  # brings its own
-        elif by_time:
+        if by_time:  # n steps bring theirs
             wanted |= {"discounts"}
         how = Discounting(self.gamma, by_time, failure_reward(settings, self.transform))
         for need in sorted(wanted - set(changed.fields), key=lambda name: (name != RETURNS, name)):
