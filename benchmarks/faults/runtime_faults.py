@@ -471,8 +471,8 @@ FAULTS = [
     Fault(
         "tables: a gap of exactly max_gap ends an episode",
         "data/tables/steps.py",
-        "(elapsed > settings.max_gap)",
-        "(elapsed >= settings.max_gap)",
+        "> settings.max_gap",
+        ">= settings.max_gap",
         "unnoticed",
     ),
     Fault(

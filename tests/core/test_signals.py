@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rl_training.core import signals
 from rl_training.core.errors import UserError
 from rl_training.core.expressions import parse, split_list
-from rl_training.core.signals import LogRows, OverLog, Program, rows_since_start
+from rl_training.core.over_log import LogRows, OverLog, rows_since_start
+from rl_training.core.signals import Program
 
 X = np.array([1, 2, 4, 7, 3, 5], np.float32)
 A = np.array([10, 30, 20, 60, 40, 20], np.float32)

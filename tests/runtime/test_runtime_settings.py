@@ -19,7 +19,7 @@ from fake_algorithm import BESIDE, OFFLINE, ONLINE, Witness, fake_config, offlin
 from fake_world import World, by_action
 from felt_settings import DIFFERS, REFUSED, SOUGHT, Felt
 from rl_training.algorithms.recipe import Recipe, get_recipe
-from rl_training.config.data import ColumnsConfig, DatasetPart, OnlineDataFields
+from rl_training.config.data import ASKED_FIELDS, ColumnsConfig, DatasetPart, OnlineDataFields
 from rl_training.config.run import EarlyStoppingConfig, RewardFields, TrainConfig
 from rl_training.core.checkpoints import read_header
 from rl_training.core.errors import UserError
@@ -122,7 +122,11 @@ def test_equal_settings_are_not_felt() -> None:
 
 
 NO_DATA = {"dataset_kind": "none", "dataset_size": None}
-NOT_OF_DATA = {*RewardFields.model_fields, "dataset_kind", "reference_min_return", "reference_max_return"}
+NOT_OF_DATA = {
+    *RewardFields.model_fields,
+    *ASKED_FIELDS,
+    *("dataset_kind", "reference_min_return", "reference_max_return"),
+}
 FAKES = {"offline": OFFLINE, "online": ONLINE, "beside": BESIDE}
 """An algorithm that writes down what it is given, for every kind of run."""
 

@@ -58,6 +58,8 @@ DATA: dict[str, Felt] = {
         dataset_parts=PARTS,
     ),
     "dataset_in_memory": to(False, **FILE),
+    "history": to(1, **FILE),
+    "rate": to({"action_0": 0.1}, **FILE),
     "normalize_reward": to(True),
     "returns_to_go": to("given", **FILE),
     "failure_reward": to(5.0, **FILE),

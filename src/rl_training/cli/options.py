@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rl_training.config.data import split_list
 from rl_training.config.yaml import parse_yaml
 from rl_training.core.errors import ConfigError
+from rl_training.core.expressions import split_list
 from rl_training.core.files import plain_json
 from rl_training.core.types import State
 
@@ -171,23 +171,29 @@ def _option(name: str, help: str, kind: Any = str) -> Any:
 
 
 _LISTS = {
-    "obs": ("observations", "Columns of the observation: a,b,c or obs_*; may be given several times."),
+    "obs": (
+        "observations",
+        "Columns of the observation: a,b,c or obs_*, or formulas: 'T - T_set, lags(valve, 3), mean(x, 20)'; "
+        "may be given several times.",
+    ),
     "action": ("actions", "Columns of the action; of a choice with its levels: valve,pump{off,on}."),
     "next_obs": ("next_observations", "Columns of the next observation, where they are logged."),
 }
 _NAMES = {
-    "reward": "Column of the reward.",
+    "reward": "Column of the reward, or a formula: '-(next(T) - T_set)**2'.",
     "episode": "Column that is the same in all rows of an episode.",
     "time": "Column of the time of a step.",
-    "terminated": "Flag of rows where the task itself ended.",
+    "terminated": "Flag of rows where the task itself ended, or a formula: 'level > 2.4'.",
     "truncated": "Flag of rows where only the recording ended.",
     "behavior_logprobs": "Log-probability of the action under the logging policy.",
 }
+_RATES = "Most that an action may move in a step, as NAME=NUMBER; may be given several times."
 _UNITS = "Unit of a column, as NAME=UNIT; may be given several times."
 _FIELDS: dict[str, tuple[Any, str]] = {
     "query": (str, "Rows of a database: 'select … order by run, time'."),
     "table": (str, "Rows of a database: all of a table, sorted by --episode and --time."),
     "query_timeout": (float, "Seconds after which a database is no longer waited for (600)."),
+    "history": (int, "Rows of the past that the policy sees: lags of all observations and actions."),
     "missing_values": (str, "Empty cells: error, drop (the step) or hold (the last value)."),
     "max_gap": (float, "A longer time between two rows ends the episode."),
     "files_end_episodes": (bool, "Whether an episode ends where its file ends."),
@@ -205,6 +211,7 @@ def with_column_options(command: Callable[..., None]) -> Callable[..., None]:
         **{key: _option(_flag(key), help, list[str]) for key, (_, help) in _LISTS.items()},
         **{key: _option(_flag(key), help) for key, help in _NAMES.items()},
         "unit": _option("--unit", _UNITS, list[str]),
+        "rate": _option("--rate", _RATES, list[str]),
         **{key: _option(_flag(key), help, kind) for key, (kind, help) in _FIELDS.items()},
     }
 
@@ -238,6 +245,8 @@ def table_fields(options: dict[str, Any]) -> dict[str, Any]:
     if options["unit"]:
         columns["units"] = dict(_named_unit(text) for text in options["unit"])
     fields = {key: options[key] for key in _FIELDS if options[key] is not None}
+    if options["rate"]:
+        fields["rate"] = dict(_named_rate(text) for text in options["rate"])
     return {**fields, "columns": columns} if columns else fields
 
 
@@ -246,6 +255,14 @@ def _named_unit(text: str) -> tuple[str, str]:
     if not (name and sign and unit):
         raise ConfigError(f"--unit must be NAME=UNIT, such as T_tank=°C, got {text!r}")
     return name, unit
+
+
+def _named_rate(text: str) -> tuple[str, float]:
+    name, _, rate = text.partition("=")
+    try:
+        return name, float(rate)
+    except ValueError:
+        raise ConfigError(f"--rate must be NAME=NUMBER, such as valve=5, got {text!r}") from None
 
 
 def _flag(key: str) -> str:

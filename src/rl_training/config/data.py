@@ -11,6 +11,7 @@ from rl_training.config.model import ConfigModel, setting
 from rl_training.config.run import ControlFields, FineTuneFields, RewardFields, SelfJudgingFields, ShareFields
 from rl_training.core.addresses import is_database, password_problem
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
+from rl_training.core.expressions import MAX_ROWS_BACK, split_list
 from rl_training.core.registry import BUILTIN_FORMATS, Registry
 from rl_training.core.schema import MAX_N_STEP, MAX_ROWS
 from rl_training.core.spaces import Choice
@@ -56,21 +57,25 @@ class ColumnsConfig(ConfigModel):
 
     section: ClassVar[str] = "columns"
 
-    observations: tuple[str, ...] = setting((), "columns that make up the observation, in this order")
+    observations: tuple[str, ...] = setting(
+        (), "columns, or formulas such as T - T_set or lags(valve, 3), that make up the observation, in order"
+    )
     actions: tuple[str, ...] = setting(
         (), "columns that make up the action, in this order; pump{off,on} is a choice among these levels"
     )
     levels: dict[str, tuple[str | float, ...]] = setting(
         {}, "levels of action columns that are choices, as the log writes them, such as {pump: [0, 1]}"
     )
-    reward: str | None = setting(None, "reward of the step; a log without one can only train bc")
+    reward: str | None = setting(
+        None, "reward of the step, a column or a formula; a log without one can only train bc"
+    )
     next_observations: tuple[str, ...] = setting(
         (), "the observation after the step; without them it is the next row of the episode"
     )
     episode: str | None = setting(None, "number or text that is the same in all rows of an episode")
     time: str | None = setting(None, "time of the step: a number, a date and time, or ISO text")
     terminated: str | None = setting(
-        None, "flag of rows where the task itself ended (0/1, true/false, yes/no)"
+        None, "flag of rows where the task itself ended (0/1, true/false, yes/no), or a formula: level > 2.4"
     )
     truncated: str | None = setting(None, "flag of rows where only the recording ended")
     behavior_logprobs: str | None = setting(None, "log-probability of the action under the logging policy")
@@ -96,18 +101,6 @@ class ColumnsConfig(ConfigModel):
             return value
         words = {name: [given] if isinstance(given, str) else given for name, given in value.items()}
         return {name: tuple(given) if isinstance(given, list) else given for name, given in words.items()}
-
-
-def split_list(text: str) -> list[str]:
-    """What stands between commas, except those in brackets: `valve, pump{0,1}` -> valve, pump{0,1}."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "({[") - (character in ")}]")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
 
 
 def split_levels(values: Mapping[str, object]) -> dict[str, object]:
@@ -176,6 +169,17 @@ class TableFields(ConfigModel):
     discount_by_time: bool = setting(
         False, "discount a step of duration Δt by gamma^(Δt / median Δt) instead of gamma; needs columns.time"
     )
+    history: int = setting(
+        0,
+        "rows of the past that the policy is asked with: lags(x, history) of every observation and action",
+        ge=0,
+        most=MAX_ROWS_BACK,
+    )
+    rate: dict[str, float] = setting(
+        {},
+        "by how much an action may move in a step, in its units, such as {valve: 5}; its last value becomes "
+        "an observation",
+    )
     csv_separator: str | None = setting(None, "character between cells of text tables; null = detected")
     csv_decimal: Literal[".", ","] | None = setting(None, "decimal mark of text tables; null = detected")
     csv_encoding: str | None = setting(None, "encoding of text tables, such as cp1252; null = detected")
@@ -187,12 +191,20 @@ class TableFields(ConfigModel):
 
     @model_validator(mode="after")
     def _table_is_readable(self) -> Self:
+        for name, rate in self.rate.items():
+            if not 0.0 < rate < float("inf"):
+                raise ValueError(f"rate of {name} must be > 0, got {rate:g}")
         if self.csv_separator is not None and len(self.csv_separator) != 1:
             raise ValueError(f"csv_separator must be a single character, got {self.csv_separator!r}")
         return self
 
 
-TABLE_FIELDS = tuple(name for name in TableFields.model_fields if name != "discount_by_time")
+ASKED_FIELDS = ("history", "rate")
+"""What a policy is asked with beside what is seen, and how fast it may move: for any data."""
+
+TABLE_FIELDS = tuple(
+    name for name in TableFields.model_fields if name not in ("discount_by_time", *ASKED_FIELDS)
+)
 """What only a table with columns of the user's own needs."""
 
 
@@ -355,6 +367,9 @@ class OfflineDataFields(DatasetSource, RewardFields):
             return parts + _source_problems(self.dataset_kind, self, mix=True)
         if unused := _unused_fields(MIX, self):
             return [f"{name} of a mix is set in each part of dataset_parts" for name in unused]
+        for name in ASKED_FIELDS:
+            if any(getattr(part, name) for part in self.dataset_parts):
+                return [f"{name} of a mix is set once, beside dataset_parts, for all of them"]
         if self.discount_by_time:
             return ["discount_by_time of a mix is set in each part of dataset_parts"]
         if len(self.dataset_parts) < 2:

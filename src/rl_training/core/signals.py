@@ -8,14 +8,12 @@ the constants of a formula (`level > 2.4` is false where the level is 2.4); comp
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Generic
 
 import numpy as np
-import numpy.typing as npt
 
 from rl_training.core.errors import DataError, shown
 from rl_training.core.expressions import (
@@ -37,13 +35,9 @@ from rl_training.core.expressions import (
     rebuilt,
     walk,
 )
+from rl_training.core.over_log import Evaluator, Float64Array, IntArray, LogRows, OverLog, Past, V
 from rl_training.core.spaces import FloatArray
-from rl_training.core.types import Array
-
-Float64Array = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-V = TypeVar("V")
+from rl_training.core.types import Array, Facts, State
 
 MAX_SIGNALS = 4096
 MAX_STATE = 16_384
@@ -52,167 +46,6 @@ SEGMENT_ROWS = 1 << 17
 
 BLOCK_ROWS = 4096
 """Columns become rows in blocks that stay in the cache."""
-
-
-class Evaluator(ABC, Generic[V]):
-    """The values of nodes, each computed once; arithmetic is given, time is what differs."""
-
-    def __init__(self, arithmetic: Mapping[str, Callable[..., V]]) -> None:
-        self.arithmetic = arithmetic
-        self.known: dict[Node, V] = {}
-
-    def value(self, node: Node) -> V:
-        if node not in self.known:
-            self.known[node] = self._computed(node)
-        return self.known[node]
-
-    def _computed(self, node: Node) -> V:
-        if isinstance(node, Call):
-            return self.arithmetic[node.function](*map(self.value, node.inputs))
-        return self.number(node.value) if isinstance(node, Number) else self.timed(node)
-
-    @abstractmethod
-    def number(self, value: float) -> V: ...
-
-    @abstractmethod
-    def timed(self, node: Node) -> V:
-        """The value of a column or of a function of time."""
-
-
-# ---- over the rows of a log
-
-
-@dataclass(frozen=True)
-class LogRows:
-    """Columns of consecutive rows, and where in its episode each row is."""
-
-    columns: Mapping[str, Array]
-    since_start: IntArray
-    """rows since the episode began"""
-    first_actions: Mapping[str, float] = field(default_factory=dict)
-    """which columns are actions -> what counts as one before the first row of an episode"""
-
-    def __len__(self) -> int:
-        return len(self.since_start)
-
-
-def rows_since_start(ends: BoolArray) -> IntArray:
-    """How many rows of its episode lie before each row."""
-    rows = np.arange(len(ends))
-    begins = np.concatenate([[True], ends[:-1]])[: len(ends)]
-    return rows - np.maximum.accumulate(np.where(begins, rows, 0))
-
-
-@dataclass
-class Past:
-    """What rows before a segment leave behind: the last values of lagged nodes, where recurrences stand."""
-
-    tails: dict[Node, Float64Array] = field(default_factory=dict)
-    carried: dict[Node, float] = field(default_factory=dict)
-
-
-class OverLog(Evaluator[Float64Array]):
-    """Every row of a segment at once."""
-
-    def __init__(self, rows: LogRows, past: Past | None = None, reach: Mapping[Node, int] | None = None):
-        super().__init__(ARITHMETIC)
-        self.rows, self.past, self.reach = rows, past or Past(), reach or {}
-        self.left_behind = Past()
-        self.early: dict[int, IntArray] = {}
-
-    def number(self, value: float) -> Float64Array:
-        return np.float64(value)  # type: ignore[return-value]  # spreads over the rows of what it meets
-
-    def timed(self, node: Node) -> Float64Array:
-        if isinstance(node, Column):
-            return np.ascontiguousarray(self.rows.columns[node.name], dtype=np.float64)
-        if isinstance(node, Lag):
-            return self.lag(node)
-        if isinstance(node, Next):
-            following = np.append(np.broadcast_to(self.value(node.of), len(self.rows))[1:], np.nan)
-            following[:-1][self.rows.since_start[1:] == 0] = np.nan
-            return following
-        if isinstance(node, Steps):
-            return self.rows.since_start.astype(np.float64)
-        assert isinstance(node, Mean | Sum)
-        return self.recurrence(node)
-
-    def lag(self, node: Lag) -> Float64Array:
-        values, back = np.broadcast_to(self.value(node.of), len(self.rows)), node.rows
-        tail = self.past.tails.get(node.of, np.zeros(0))
-        reach = max(back, self.reach.get(node.of, 0))
-        joined = np.concatenate([np.zeros(max(0, reach - len(tail))), tail, values])
-        start = len(joined) - len(values)
-        lagged = joined[start - back : len(joined) - back].copy()
-        early = self.early_rows(back)
-        filled = self.rows.first_actions.get(node.of.name) if isinstance(node.of, Column) else None
-        if filled is not None:
-            lagged[early] = filled
-        else:
-            lagged[early] = joined[start + early - self.rows.since_start[early]]
-        self.left_behind.tails[node.of] = joined[len(joined) - reach :]
-        return lagged
-
-    def early_rows(self, back: int) -> IntArray:
-        """Rows whose episode had not begun so many rows before."""
-        if back not in self.early:
-            self.early[back] = np.flatnonzero(self.rows.since_start < back)
-        return self.early[back]
-
-    def recurrence(self, node: Mean | Sum) -> Float64Array:
-        values = np.broadcast_to(self.value(node.of), len(self.rows)).astype(np.float64)
-        first = self.rows.since_start == 0
-        carry = self.past.carried.get(node, 0.0)
-        if isinstance(node, Mean):
-            keep = np.where(first, 0.0, 1.0 - 1.0 / node.rows)
-            found = clipped_scan(keep, np.where(first, values, values / node.rows), -np.inf, np.inf, carry)
-        else:
-            found = clipped_scan(np.where(first, 0.0, 1.0), values, node.low, node.high, carry)
-        self.left_behind.carried[node] = float(found[-1])
-        return found
-
-
-def clipped_scan(
-    keep: Float64Array, added: Float64Array, low: float, high: float, carry: float
-) -> Float64Array:
-    """s_t = clip(keep_t s_{t-1} + added_t, low, high) from s_{-1} = carry, in O(sqrt(n)) vector operations.
-
-    The rows are cut into blocks that are scanned side by side. What a block makes of any s is again a clip of
-    a line, so a first pass finds that of each block, a loop over blocks what enters each, a second pass the
-    values themselves.
-    """
-    count = len(added)
-    length = max(1, int(np.ceil(np.sqrt(count))))
-    blocks = -(-count // length)
-    padding = blocks * length - count
-    keep_at = np.ascontiguousarray(np.pad(keep, (0, padding)).reshape(blocks, length).T)
-    added_at = np.ascontiguousarray(np.pad(added, (0, padding)).reshape(blocks, length).T)
-    slope, shift = np.ones(blocks), np.zeros(blocks)
-    lowest, highest = np.full(blocks, -np.inf), np.full(blocks, np.inf)
-
-    def continued(factor: Float64Array, value: Float64Array) -> Float64Array:
-        """factor * value; nothing of the episode before is left where one begins, not even NaN."""
-        return np.where(factor == 0.0, 0.0, factor * value)
-
-    with np.errstate(invalid="ignore", over="ignore"):
-        for factor, more in zip(keep_at, added_at, strict=True):
-            slope, shift = continued(factor, slope), continued(factor, shift) + more
-            lowest, highest = (
-                np.clip(continued(factor, each) + more, low, high) for each in (lowest, highest)
-            )
-        entering = np.empty(blocks)
-        for block in range(blocks):
-            entering[block] = carry
-            line = shift[block] if slope[block] == 0.0 else slope[block] * carry + shift[block]
-            carry = min(max(line, lowest[block]), highest[block])
-        value = entering
-        for position, factor in enumerate(keep_at):
-            value = np.clip(continued(factor, value) + added_at[position], low, high)
-            added_at[position] = value
-    return np.ascontiguousarray(added_at.T).reshape(-1)[:count]
-
-
-# ---- step by step
 
 
 @dataclass(frozen=True)
@@ -351,19 +184,41 @@ class Program:
             )
 
     @cached_property
-    def nodes(self) -> tuple[Node, ...]:
+    def _expressions(self) -> tuple[Expression, ...]:
         names = (*self.columns, *self.actions)
-        found = [each for text in self.texts for each in observed(text, names, self.actions)]
-        return tuple(in_single_precision(each.node) for each in found)
+        return tuple(each for text in self.texts for each in observed(text, names, self.actions))
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(in_single_precision(each.node) for each in self._expressions)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What each signal is called: its text, of `lags(valve, 2)` `lag(valve, 1)` and `lag(valve, 2)`."""
+        return tuple(each.text for each in self._expressions)
 
     @property
     def width(self) -> int:
         return len(self.nodes)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the signals are the columns themselves."""
-        return self.nodes == tuple(Column(name) for name in self.columns)
+    def with_texts(self, more: Iterable[str]) -> Program:
+        """The program with further signals, those that it does not have yet."""
+        nodes, texts = set(self.nodes), list(self.texts)
+        for text in more:
+            (node,) = Program((text,), self.columns, self.actions).nodes
+            if node not in nodes:
+                texts.append(text)
+                nodes.add(node)
+        return Program(tuple(texts), self.columns, self.actions)
+
+    def unit_of(self, units: Mapping[str, str]) -> dict[str, str]:
+        """The units of signals that have that of a column."""
+        found = {}
+        for name, node in zip(self.names, self.nodes, strict=True):
+            of = node.of if isinstance(node, Lag | Mean) else node
+            if isinstance(of, Column) and of.name in units:
+                found[name] = units[of.name]
+        return found
 
     @cached_property
     def layout(self) -> Layout:
@@ -493,22 +348,33 @@ class Program:
     def _segments(
         self, obs: Array, actions: Array, since_start: IntArray, first_action: Sequence[float]
     ) -> Iterator[tuple[slice, OverLog]]:
-        values = np.array(first_action, dtype=np.float32).tolist()
-        fill = dict(zip(self.actions, values, strict=True))
         past = Past()
+        for start in range(0, len(obs), SEGMENT_ROWS):
+            rows = slice(start, start + SEGMENT_ROWS)
+            over = self.over(obs[rows], actions[rows], since_start[rows], first_action, past)
+            with np.errstate(all="ignore"):  # what is not finite shows in the signal
+                yield rows, over
+            past = over.left_behind
+
+    def over(
+        self,
+        obs: Array,
+        actions: Array,
+        since_start: IntArray,
+        first_action: Sequence[float],
+        past: Past | None = None,
+    ) -> OverLog:
+        """The values of any node in consecutive rows, after what the rows before left behind."""
+        fill = np.array(first_action, dtype=np.float32).tolist()
+        columns = {name: obs[:, place] for place, name in enumerate(self.columns)}
+        columns |= {name: actions[:, place] for place, name in enumerate(self.actions)}
         reach = {
             node: back + self._is_action(node)
             for group in (self.layout.plain, self.layout.others)
             for node, back in group.items()
         }
-        for start in range(0, len(obs), SEGMENT_ROWS):
-            rows = slice(start, start + SEGMENT_ROWS)
-            columns = {name: obs[rows, place] for place, name in enumerate(self.columns)}
-            columns |= {name: actions[rows, place] for place, name in enumerate(self.actions)}
-            over = OverLog(LogRows(columns, since_start[rows], fill), past, reach)
-            with np.errstate(all="ignore"):  # what is not finite shows in the signal
-                yield rows, over
-            past = over.left_behind
+        rows = LogRows(columns, since_start, dict(zip(self.actions, fill, strict=True)))
+        return OverLog(rows, past, reach)
 
     def _is_action(self, node: Node) -> bool:
         return isinstance(node, Column) and node.name in self.actions
@@ -526,6 +392,70 @@ class Program:
         for place, node in enumerate(self.layout.recurrences, len(nodes)):
             state[:, place] += isinstance(node, Steps)
         return state
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What a policy is asked with: a program, what fills the past of an episode that begins, rate limits."""
+
+    program: Program
+    first_action: tuple[float, ...] = ()
+    """what counts as an action before the first row: the mean of the log; empty: not known yet"""
+    rates: tuple[float | None, ...] = ()
+    """per action, by how much it may move in a step, in its units; empty: none is limited"""
+
+    def __post_init__(self) -> None:
+        for name, values in (("first_action", self.first_action), ("rates", self.rates)):
+            numbers = [value for value in values if value is not None]
+            if len(values) not in (0, len(self.program.actions)) or not np.isfinite(numbers).all():
+                raise DataError(
+                    f"{name} must be {len(self.program.actions)} finite numbers, got {list(values)}"
+                )
+        for name, rate in zip(self.program.actions, self.rates, strict=False):
+            if rate is not None and rate <= 0.0:
+                raise DataError(f"the rate of {name} must be > 0, got {rate:g}")
+            if rate is not None and Lag(Column(name), 1) not in self.program.nodes:
+                raise DataError(f"the rate of {name} needs lag({name}) among the observations")
+
+    @property
+    def limited(self) -> list[tuple[int, int, float]]:
+        """Per limited action: its column, the signal that holds its last value, and its rate."""
+        return [
+            (column, self.program.nodes.index(Lag(Column(name), 1)), rate)
+            for column, (name, rate) in enumerate(zip(self.program.actions, self.rates, strict=False))
+            if rate is not None
+        ]
+
+    def to_dict(self) -> State:
+        """Plain data: texts, and the layout of the state that follows from them."""
+        program = self.program
+        return {
+            "signals": list(program.texts),
+            "columns": list(program.columns),
+            "actions": list(program.actions),
+            "state_size": program.layout.size,
+            "first_action": list(self.first_action),
+            "rates": list(self.rates),
+        }
+
+    @classmethod
+    def from_dict(cls, facts: Facts) -> Signals:
+        """Read what `to_dict` wrote; texts from a file are data, parsed anew."""
+        texts = {name: tuple(map(str, facts[name])) for name in ("signals", "columns", "actions")}
+        program = Program(texts["signals"], texts["columns"], texts["actions"])
+        if program.layout.size != facts["state_size"]:
+            raise DataError(
+                f"signals with a state of {facts['state_size']} numbers come from another version: here it "
+                f"has {program.layout.size}"
+            )
+        rates = tuple(None if rate is None else float(rate) for rate in facts["rates"])
+        return cls(program, tuple(map(float, facts["first_action"])), rates)
+
+
+def history_texts(columns: Sequence[str], actions: Sequence[str], rows: int) -> list[str]:
+    """What `history: k` stands for: k lags of every column and every action."""
+    names = (quoted(name) for name in (*columns, *actions))
+    return [f"lag({name}, {back})" for name in names for back in range(1, rows + 1)]
 
 
 def _into_rows(out: FloatArray, columns: Sequence[Float64Array]) -> None:
@@ -555,7 +485,20 @@ def observed(text: str, names: Sequence[str], actions: Sequence[str]) -> list[Ex
 
 
 def with_past_actions(expression: Expression, actions: Collection[str]) -> Node:
-    """The formula with lags moved to the actions in it, none of which may be that of the row itself."""
+    """The formula as the policy can be asked with it: no action in it is that of the row itself."""
+    node = with_moved_lags(expression.node, actions)
+    inside = (each.of for each in walk(node) if isinstance(each, Lag | Mean | Sum))
+    for each in (node, *(each for each in inside if not isinstance(each, Column))):
+        if (name := decided(each, actions)) is not None:
+            raise ExpressionError(
+                f"expression {shown(expression.text)}: {name} is an action, which is what is to be decided; "
+                f"an observation may have its past: lag({quoted(name)})"
+            )
+    return node
+
+
+def with_moved_lags(node: Node, actions: Collection[str]) -> Node:
+    """The formula with lags moved to the actions in it, whose past is filled otherwise than columns'."""
 
     def moved(node: Node) -> Node:
         if isinstance(node, Lag) and decided(node.of, actions):
@@ -570,15 +513,7 @@ def with_past_actions(expression: Expression, actions: Collection[str]) -> Node:
             return moved(Lag(node.of, node.rows + rows))
         return node if isinstance(node, Number) else Lag(moved(node), rows)
 
-    node = moved(expression.node)
-    inside = (each.of for each in walk(node) if isinstance(each, Lag | Mean | Sum))
-    for each in (node, *(each for each in inside if not isinstance(each, Column))):
-        if (name := decided(each, actions)) is not None:
-            raise ExpressionError(
-                f"expression {shown(expression.text)}: {name} is an action, which is what is to be decided; "
-                f"an observation may have its past: lag({quoted(name)})"
-            )
-    return node
+    return moved(node)
 
 
 def decided(node: Node, actions: Collection[str]) -> str | None:

@@ -33,6 +33,7 @@ from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import Concatenate
 from rl_training.data.reading import CHUNK_ROWS, Allocate, DataWarning, Target, files_below
 from rl_training.data.rows import ColumnStore, as_tensor
+from rl_training.data.signals import info_with_signals, log_with_signals, mean_action
 from rl_training.data.tables.files import files_of, is_pattern
 
 CACHE_VARIABLE = "RL_TRAINING_CACHE"
@@ -82,6 +83,23 @@ def cached_log(kind: str, source: DatasetSource) -> EpisodeLog:
     for note in () if told else facts["notes"]:
         warnings.warn(f"{info.source}: {note}", DataWarning, stacklevel=2)
     return EpisodeLog.from_columns(columns, info, facts["timeouts_known"], facts["notes"])
+
+
+def cached_signals(log: EpisodeLog, first_action: Sequence[float] = ()) -> EpisodeLog:
+    """The same log with its signals as observations, mapped from an entry of their own."""
+    if log.info.signals is None or log.info.signals.first_action or log.info.content_key is None:
+        return log  # what was collected is in memory
+    signals = replace(log.info.signals, first_action=tuple(first_action) or mean_action([log]))
+    key = fingerprint("signals", str(log.info.content_key), json.dumps(signals.to_dict()))
+
+    def fill(allocate: Allocate) -> Filled:
+        taken = log_with_signals(log, signals.first_action, allocate)
+        columns = {"obs": taken.obs} | ({} if taken.next_obs is None else {"next_obs": taken.next_obs})
+        return columns, {}
+
+    columns, _ = cached_columns(key, fill)
+    info = replace(info_with_signals(log.info, signals), content_key=key)
+    return replace(log, obs=columns["obs"], next_obs=columns.get("next_obs"), info=info)
 
 
 def cached_columns(key: str, fill: Callable[[Allocate], Filled]) -> tuple[dict[str, Array], State]:
@@ -192,7 +210,9 @@ def _build(folder: Path, fill: Callable[[Allocate], Filled]) -> None:
 def _finish(folder: Path, placed: Mapping[str, Array], columns: Mapping[str, Array]) -> None:
     """Put what was mapped on the disk, as long as it turned out to be."""
     for name, values in placed.items():
-        if isinstance(values, np.memmap):
+        if name not in columns:  # what others were computed from
+            (folder / f"{name}.npy").unlink(missing_ok=True)
+        elif isinstance(values, np.memmap):
             values.flush()
             if len(columns[name]) < len(values):
                 shorten(folder / f"{name}.npy", len(columns[name]))

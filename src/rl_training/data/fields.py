@@ -52,6 +52,8 @@ class Field:
     """the key of an environment's `info` that holds it after each step"""
     width: int | None = None
     """numbers of a vector that comes from `info`"""
+    double: bool = False
+    """whether it is read in double precision: what is only computed from and never a batch"""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -79,6 +81,8 @@ class Field:
         """What one row of a batch holds, for a field that does not depend on the spaces."""
         return () if self.width is None else (self.width,)
 
+
+FORMULA_COLUMNS = "formula_columns"
 
 _BUILTIN = {
     field.name: field
@@ -150,6 +154,8 @@ _BUILTIN = {
             derive=lambda dataset, how: dataset.with_discounts(how.gamma, by_time=how.by_time),
         ),
         Field("episodes", names=(), derive=lambda dataset, how: dataset.with_episodes()),
+        # what formulas of rewards, costs and flags are computed from
+        Field(FORMULA_COLUMNS, "vector", names=(), in_batches="never", double=True),
         Field("durations"),  # from a row to the next, in units of the median step
         Field(
             "behavior_logprobs",

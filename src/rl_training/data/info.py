@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from rl_training.core.errors import DataError, UserError
 from rl_training.core.files import parse_json
 from rl_training.core.schema import MAX_WIDTH, fact, read_facts
+from rl_training.core.signals import Signals
 from rl_training.core.spaces import Choice, FeatureNames, Spaces, choices_from, levels_of
 from rl_training.core.types import Facts, State
 
@@ -55,6 +56,8 @@ class DataInfo:
     """per action, where any of them is a choice"""
     units: Mapping[str, str] = field(default_factory=dict)
     """unit of a named observation or action"""
+    signals: Signals | None = None
+    """what a policy is asked with, where that is more than the observed numbers"""
     rewards_known: bool = True
     """False where the log has no reward: the stored ones are zeros that stand in for it"""
     content_key: str | None = None
@@ -73,11 +76,18 @@ class DataInfo:
         """Names and units, as they travel with a policy."""
         return FeatureNames(self.observation_names or (), self.action_names or (), self.units)
 
+    @property
+    def seen_features(self) -> FeatureNames:
+        """The same of what is seen, where observations are signals made of it."""
+        names = self.observation_names if self.signals is None else self.signals.program.columns
+        return FeatureNames(names or (), self.action_names or (), self.units)
+
     def to_dict(self) -> State:
         """What a file stores: everything but the name of the file it was read from."""
         stored: State = {"env_id": self.env_id}
         texts: State = {"observation_names": self.observation_names, "action_names": self.action_names}
         texts["units"] = dict(self.units) or None
+        texts["signals"] = None if self.signals is None else self.signals.to_dict()
         if self.spaces is not None:
             stored |= self.spaces.to_dict()
         texts["action_levels"] = levels_of(self.choices) if self.choices else None
@@ -121,13 +131,14 @@ class DataInfo:
             action_names=features.action_names,
             choices=choices_from(levels),
             units=dict(features.units),
+            signals=None if facts.signals is None else Signals.from_dict(parse_json(facts.signals)),
             rewards_known=facts.rewards_known,
         )
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a data file may say about itself; names, units and levels are JSON, for formats without lists."""
+    """What a data file may say about itself; lists and mappings are JSON, for formats without them."""
 
     env_id: str | None = None
     obs_dim: int | None = fact(None, least=1)
@@ -140,6 +151,7 @@ class DataFacts:
     observation_names: str | None = None
     action_names: str | None = None
     units: str = "{}"
+    signals: str | None = None
     rewards_known: bool = True
 
 

@@ -26,6 +26,7 @@ from rl_training.data.fields import FIELDS, in_order, scaled_with_rewards
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.data.rows import ColumnStore, as_array, as_tensor
+from rl_training.data.signals import log_with_signals, with_history
 from rl_training.data.tables.build import frame_log
 
 
@@ -112,13 +113,14 @@ class TransitionDataset:
         return cls.from_log(frame_log(frame, settings, source))
 
     @classmethod
-    def from_log(cls, log: EpisodeLog) -> TransitionDataset:
-        """Transitions of a log, ready to sample.
+    def from_log(cls, log: EpisodeLog, first_action: Sequence[float] = ()) -> TransitionDataset:
+        """Transitions of a log, ready to sample; of a log with signals, these are the observations.
 
         Without recorded successors, the successor of a row is the next row of its episode. A terminal row has
         none and needs none (its own observation stands in). The last row of a timed-out episode has none and
         is dropped: the row before becomes the time-out, and the dropped reward stays part of the returns.
         """
+        log = log_with_signals(log, first_action)
         ends, complete = log.ends, log.complete
         if not complete.any():
             raise DataError(
@@ -165,6 +167,26 @@ class TransitionDataset:
         dataset.store, dataset.info, dataset.ordered = store, info or DataInfo(), ordered
         dataset.last_rewards, dataset.returns_gamma = last_rewards, returns_gamma
         return dataset
+
+    def with_history(
+        self, history: int, rate: Mapping[str, float], first_action: Sequence[float] = ()
+    ) -> TransitionDataset:
+        """The rows with that much history as observations, and the last value of limited actions."""
+        if not history and not rate:
+            return self
+        ends, info = self.episode_ends("history"), self.info
+        if info.signals is not None:
+            raise DataError(
+                f"{info.source}: its observations are signals already; read it with history instead"
+            )
+        columns = {
+            name: as_array(self.store.whole(name)) for name in ("obs", "actions", "rewards", "next_obs")
+        }
+        flags = as_array(self.dones) != 0
+        log = EpisodeLog(**columns, terminated=flags, truncated=ends & ~flags, info=info)
+        taken = log_with_signals(with_history(log, history, rate), first_action)
+        changed = self.with_columns({name: as_tensor(getattr(taken, name)) for name in ("obs", "next_obs")})
+        return changed._changed(info=taken.info)
 
     def __len__(self) -> int:
         return self.store.length("rewards")
@@ -217,6 +239,14 @@ class TransitionDataset:
     def discounts(self) -> Tensor | None:
         """Bootstrap factor per row, present after `with_n_step`."""
         return self.optional("discounts")
+
+    @property
+    def seen_dim(self) -> int:
+        """Numbers that are seen in a row, of which observations may be signals."""
+        if self.info.signals is not None:
+            return len(self.info.signals.program.columns)
+        obs = self.store.columns["obs"]
+        return obs.shape[1] if obs.ndim > 1 else 1
 
     def gather(self, indices: Tensor) -> dict[str, Tensor]:
         """The rows `indices` (`[B]` or `[S, B]`, on the dataset's device) of every field."""

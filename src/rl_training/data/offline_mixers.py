@@ -122,7 +122,10 @@ def _shared_info(datasets: Sequence[TransitionDataset]) -> DataInfo:
     first = datasets[0].info
     agreed = {
         name: getattr(first, name)
-        for name in ("spaces", "env_id", "reference", "observation_names", "action_names", "choices", "units")
+        for name in (
+            *("spaces", "env_id", "reference", "observation_names", "action_names", "choices", "units"),
+            "signals",
+        )
         if all(getattr(part.info, name) == getattr(first, name) for part in datasets)
     }
     names = " + ".join(part.info.source for part in datasets)

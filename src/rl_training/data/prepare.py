@@ -13,6 +13,7 @@ from rl_training.config.data import OfflineDataFields
 from rl_training.config.run import RewardFields
 from rl_training.core.drift import describe_columns
 from rl_training.core.errors import ConfigError, DataError
+from rl_training.core.signals import Signals
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import (
     ActionEncoding,
@@ -38,10 +39,17 @@ def check_dimensions(dataset: TransitionDataset, spaces: Spaces) -> TransitionDa
     """The dataset, with an axis for single actions and observations, if its vectors have the right sizes."""
     if not len(dataset):
         raise DataError(f"{dataset.info.source}: the dataset is empty (no complete transition)")
-    wanted = {"obs": spaces.obs_dim, "actions": spaces.action_columns}
+    source, remedy = dataset.info.source, "; give the env_id that fits the data"
+    if dataset.info.signals is not None and dataset.seen_dim != spaces.obs_dim:
+        raise DataError(
+            f"{source}: observations are made of {dataset.seen_dim} numbers, but the environment has "
+            f"{spaces.obs_dim}{remedy}"
+        )
+    wanted = {"actions": spaces.action_columns}
+    if dataset.info.signals is None:
+        wanted = {"obs": spaces.obs_dim, **wanted}
     for name, width in wanted.items():
-        columns, source = as_array(dataset.store.columns[name]), dataset.info.source
-        check_width(name, columns, width, source, "the environment", "; give the env_id that fits the data")
+        check_width(name, as_array(dataset.store.columns[name]), width, source, "the environment", remedy)
     thin = [name for name in SPACE_FIELDS if name in dataset.fields and dataset.store.columns[name].ndim == 1]
     return dataset.with_columns({name: dataset.store.whole(name).unsqueeze(-1) for name in thin})
 
@@ -118,7 +126,7 @@ def describe_parts(parts: Sequence[TransitionDataset], transform: RewardTransfor
         "terminations": int(sum(float(part.dones.sum()) for part in parts)),
         "reward_transform": transform.to_dict(),
     }
-    features = next((part.info.features for part in parts if part.info.features), None)
+    features = next((part.info.seen_features for part in parts if part.info.features), None)
     if features is not None:
         summary["features"] = features.to_dict()
     summary["observed"] = describe_columns(sampled_observations(parts))
@@ -172,6 +180,8 @@ class PreparedDataset:
     summary: State
     validation: TransitionDataset | None = None
     """whole episodes held out of training (`validation_share`), in the same units as `dataset`"""
+    signals: Signals | None = None
+    """what observations are made of, where that is more than what is seen"""
     logged: LoggedEpisodes | str | None = None
     """episodes in the units of the log for a judgement, or why there can be none; none: not asked for"""
 
@@ -183,6 +193,7 @@ class Fitted:
     spaces: Spaces
     normalizer: ObservationNormalizer | None
     reward_transform: RewardTransform
+    signals: Signals | None = None
 
 
 def process_offline_dataset(
@@ -208,6 +219,7 @@ def process_offline_dataset(
     is not fitted again.
     """
     check_same_dimensions(parts)
+    signals = same_signals(parts, fitted)
     check_needs(needs, parts, wanted_by)
     _check_rewards(parts, wanted_by, uses_rewards)
     parts = [check_dimensions(part, spaces) for part in parts]
@@ -239,7 +251,21 @@ def process_offline_dataset(
         summary["validation_rows"] = len(held_out)
     summary |= {"rows": len(dataset), "fields": list(dataset.fields)}
     summary["reference"] = None if reference is None else reference.to_dict()
-    return PreparedDataset(dataset, spaces, normalizer, transform, reference, summary, held_out)
+    return PreparedDataset(dataset, spaces, normalizer, transform, reference, summary, held_out, signals)
+
+
+def same_signals(parts: Sequence[TransitionDataset], fitted: Fitted | None) -> Signals | None:
+    """The signals that all parts are made of, those of a policy that is trained on."""
+    first = parts[0].info.signals if fitted is None else fitted.signals
+    for part in parts:
+        if part.info.signals != first:
+            wanted, found = (
+                ", ".join(each.program.names) if each else "columns" for each in (first, part.info.signals)
+            )
+            raise DataError(
+                f"{part.info.source}: observations must be the same in all data ({wanted}), got {found}"
+            )
+    return first
 
 
 def _split(

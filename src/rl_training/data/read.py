@@ -12,8 +12,9 @@ from rl_training.config.data import AUTO, DatasetSource, source_kinds
 from rl_training.core.errors import ConfigError, WrongTypeError
 from rl_training.core.types import Facts
 from rl_training.data.convert import read_location, source_location
-from rl_training.data.disk import cached_log
+from rl_training.data.disk import cached_log, cached_signals
 from rl_training.data.formats import read_source
+from rl_training.data.log import EpisodeLog
 from rl_training.data.offline_dataset import TransitionDataset
 
 
@@ -116,4 +117,16 @@ def load_transition_dataset(
 
 def load_source(kind: str, source: DatasetSource, *, in_memory: bool = True) -> TransitionDataset:
     """The transitions that dataset fields describe."""
-    return TransitionDataset.from_log((read_source if in_memory else cached_log)(kind, source))
+    return transitions_of(load_log(kind, source, in_memory=in_memory), in_memory=in_memory)
+
+
+def load_log(kind: str, source: DatasetSource, *, in_memory: bool = True) -> EpisodeLog:
+    """The log that dataset fields describe, as it was recorded."""
+    return (read_source if in_memory else cached_log)(kind, source)
+
+
+def transitions_of(
+    log: EpisodeLog, *, in_memory: bool = True, first_action: Sequence[float] = ()
+) -> TransitionDataset:
+    """The transitions of a log; `first_action` fills the past where an episode begins (none: its mean)."""
+    return TransitionDataset.from_log(log if in_memory else cached_signals(log, first_action), first_action)

@@ -164,7 +164,8 @@ class Target:
 
     def array(self, field: str, shape: tuple[int, ...], stored: np.dtype[Any]) -> Array:
         """An empty array for a field that is stored with type `stored`."""
-        kept = not FIELDS.get(field).is_numeric or (self.exact and stored == np.float64)
+        known = FIELDS.get(field)
+        kept = not known.is_numeric or known.double or (self.exact and stored == np.float64)
         try:
             return self.allocate(field, shape, stored if kept else np.dtype(np.float32))
         except DataError:

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from copy import copy
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +21,7 @@ from rl_training.core.errors import CheckpointError, UserError
 from rl_training.core.spaces import FeatureNames, FloatArray, Spaces
 from rl_training.core.types import Array, Facts, State
 from rl_training.policies.guard import LIMIT, NO_GUARD, Fallback, GuardFacts
-from rl_training.policies.inputs import Given, Inputs, with_defaults
+from rl_training.policies.signals import rate_limit_of
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -33,7 +31,10 @@ REMEMBERS = (
 )
 
 
-NOTHING_CHOSEN: Given = MappingProxyType({})
+NO_SIGNAL = (
+    "a signal of this policy has no value for what was observed, as where a formula divides by zero: a guard "
+    "(export --guard DATA) flags such observations and falls back, or say in the formula what counts there"
+)
 
 
 class Memory(Protocol):
@@ -52,11 +53,12 @@ class Memory(Protocol):
     """what counts as the last action where an episode begins and nobody says what was done before"""
 
     def features(
-        self, obs: FloatArray, last_action: FloatArray, state: FloatArray, first: BoolArray
-    ) -> tuple[FloatArray, FloatArray]:
+        self, obs: FloatArray, last_action: FloatArray, state: Array, first: BoolArray
+    ) -> tuple[Array, Array]:
         """What the policy is asked with, `[n, feature_dim]`, and the state afterwards, `[n, state_size]`.
 
-        `last_action` is in the action's units; the state of a row whose episode begins (`first`) is zero.
+        `last_action` is in the action's units; the state, in double precision, of a row whose episode begins
+        (`first`) is zero.
         """
 
     def to_dict(self) -> Facts:
@@ -78,9 +80,8 @@ class Decision(NamedTuple):
         return Decision(*(values[index] for values in self))
 
 
-Choose = Callable[..., tuple[FloatArray, FloatArray | None]]
-"""What a policy is asked with, `[n, feature_dim]`, and chosen inputs by name -> actions, and novelty `[n, 1]`
-where there is a guard."""
+Choose = Callable[[FloatArray], tuple[FloatArray, FloatArray | None]]
+"""What a policy is asked with, `[n, feature_dim]` -> actions, and novelty `[n, 1]` where there is a guard."""
 
 
 def known_rows(obs: FloatArray) -> BoolArray:
@@ -88,7 +89,7 @@ def known_rows(obs: FloatArray) -> BoolArray:
     return np.atleast_1d(np.isfinite(obs).all(axis=-1))
 
 
-def watched(spaces: Spaces, asked: FloatArray, known: BoolArray, choose: Choose, inputs: Given) -> Decision:
+def watched(spaces: Spaces, asked: FloatArray, known: BoolArray, choose: Choose) -> Decision:
     """What `choose` says where all of an observation is known.
 
     It is never asked about another row: libraries differ in what they make of NaN.
@@ -97,7 +98,7 @@ def watched(spaces: Spaces, asked: FloatArray, known: BoolArray, choose: Choose,
         action = np.full((len(known), spaces.action_columns), np.nan, dtype=np.float32)
         novelty: FloatArray | None = np.zeros((len(known), 1), dtype=np.float32)
     else:
-        action, novelty = choose(np.where(known[:, None], asked, np.float32(0.0)), **inputs)
+        action, novelty = choose(np.where(known[:, None], asked, np.float32(0.0)))
     if novelty is None:
         raise UserError(NO_GUARD)
     distance = np.where(known, novelty[:, 0], np.float32(np.inf))
@@ -111,7 +112,7 @@ class Acting:
         self.spaces, self.memory, self.rows = spaces, memory, rows
         self.last: FloatArray = np.full((rows, spaces.action_columns), np.nan, dtype=np.float32)
         """NaN where nothing was done yet in this episode"""
-        self.state: FloatArray = np.zeros((rows, 0 if memory is None else memory.state_size), np.float32)
+        self.state: Array = np.zeros((rows, 0 if memory is None else memory.state_size))
         self.first: BoolArray = np.ones(rows, dtype=np.bool_)
         self.after = (self.state, self.first)
         """State and first once the step under way is done"""
@@ -131,6 +132,7 @@ class Acting:
         known = known_rows(obs)
         whole = np.where(known[:, None], obs, np.float32(0.0))
         features, state = self.memory.features(whole, self._last_action(), self.state, self.first)
+        known &= np.isfinite(features).all(axis=-1)  # a formula may have no value for what is seen
         self.after = (np.where(known[:, None], state, self.state), self.first & ~known)
         return features
 
@@ -164,7 +166,7 @@ class Acting:
         return {"last": self.last.copy(), "state": self.state.copy(), "first": self.first.tolist()}
 
     def load_state_dict(self, saved: Facts) -> None:
-        last, state = (np.array(saved[name], dtype=np.float32) for name in ("last", "state"))
+        last, state = np.array(saved["last"], dtype=np.float32), np.array(saved["state"], dtype=np.float64)
         if (last.shape, state.shape, len(saved["first"])) != (self.last.shape, self.state.shape, self.rows):
             raise CheckpointError("the saved past must be that of as many rows and of the same memory")
         self.last, self.state, self.first = last, state, np.array(saved["first"], dtype=np.bool_)
@@ -189,47 +191,44 @@ class Controller(Acting):
         super().__init__(spaces, memory, rows or 1)
         self.choose, self.fallback, self.single = choose, fallback, rows is None
 
-    def act(
-        self,
-        obs: npt.ArrayLike | None,
-        applied: npt.ArrayLike | None = None,
-        **inputs: npt.ArrayLike | None,
-    ) -> Decision:
-        """The action to play; `applied` is what was really done in the step before, if something else.
-
-        A policy with inputs of its own, such as a dial, takes them by name, for this step: `dial=0.5`.
-        """
+    def act(self, obs: npt.ArrayLike | None, applied: npt.ArrayLike | None = None) -> Decision:
+        """The action to play; `applied` is what was really done in the step before, if something else."""
         values = self.spaces.check_observations(obs, finite=self.fallback is None)
         if applied is not None:
             self.last[:] = self.checked(applied, "applied")
         if self.single and values.ndim == 2:
-            return self._act_on_each(values, inputs)
+            return self._act_on_each(values)
         if values.shape != (self.rows, self.spaces.obs_dim) and not self.single:
             raise UserError(f"obs must have one row for each of {self.rows}, got shape {values.shape}")
-        told = self.decide(np.atleast_2d(values), inputs)
+        told = self.decide(np.atleast_2d(values))
         self.follow(told.action)
         return told.row(0) if self.single else told
 
-    def decide(self, obs: FloatArray, inputs: Given = NOTHING_CHOSEN) -> Decision:
+    def decide(self, obs: FloatArray) -> Decision:
         """The same for checked observations, `[rows, obs_dim]`; time stands still until `follow`."""
-        told = self._told(obs, self.features(obs), inputs)
+        told = self._told(obs, self.features(obs))
         if self.fallback is None:
             return told
-        return told._replace(action=self.fallback.played(told.action, told.flagged, self.last))
+        action = self.fallback.played(told.action, told.flagged, self.last)
+        if (limit := rate_limit_of(self.memory)) is not None:
+            action = limit.limited(action, self._last_action(), self.spaces)
+        return told._replace(action=action)
 
-    def _told(self, obs: FloatArray, asked: FloatArray, inputs: Given) -> Decision:
+    def _told(self, obs: FloatArray, asked: FloatArray) -> Decision:
         if self.fallback is not None:
-            return watched(self.spaces, asked, known_rows(obs), self.choose, inputs)
-        action, _ = self.choose(asked, **inputs)
+            return watched(self.spaces, asked, known_rows(obs) & known_rows(asked), self.choose)
+        if self.memory is not None and not known_rows(asked).all():
+            raise UserError(NO_SIGNAL)
+        action, _ = self.choose(asked)
         rows = len(action)
         return Decision(action, np.full(rows, np.nan, dtype=np.float32), np.zeros(rows, dtype=np.bool_))
 
-    def _act_on_each(self, obs: FloatArray, inputs: Given) -> Decision:
+    def _act_on_each(self, obs: FloatArray) -> Decision:
         """Of consecutive observations: all at once, as far as none depends on what was done before it."""
         if self.memory is not None and len(obs):
-            told = [self.act(row, **inputs) for row in obs]
+            told = [self.act(row) for row in obs]
             return Decision(*(np.stack(values) for values in zip(*told, strict=True)))
-        told_all = self._told(obs, obs, inputs)
+        told_all = self._told(obs, obs)
         actions = told_all.action.copy()
         if self.fallback is not None:
             for row in np.flatnonzero(told_all.flagged).tolist():
@@ -247,14 +246,6 @@ class ActingPolicy:
     features: FeatureNames = FeatureNames()
     """names and units of its numbers, where the log that it was trained on has them"""
     memory: Memory | None = None
-    inputs: Inputs = ()
-    """numbers that are chosen while it runs; where none is given, each is its default"""
-
-    def with_inputs(self, **chosen: float) -> Self:
-        """The same policy with other defaults of its inputs: `policy.with_inputs(dial=0.5)`."""
-        other = copy(self)
-        other.inputs = with_defaults(self.inputs, chosen)
-        return other
 
     @property
     def guard_facts(self) -> GuardFacts | None:
@@ -262,26 +253,22 @@ class ActingPolicy:
         return None
 
     @abstractmethod
-    def act(self, obs: Array, deterministic: bool = True, **inputs: npt.ArrayLike | None) -> FloatArray:
+    def act(self, obs: Array, deterministic: bool = True) -> FloatArray:
         """`[n, feature_dim]` as the policy is asked -> `[n, action_dim]` actions inside the bounds."""
 
     @abstractmethod
-    def act_with_novelty(
-        self, obs: FloatArray, **inputs: npt.ArrayLike | None
-    ) -> tuple[FloatArray, FloatArray]:
+    def act_with_novelty(self, obs: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The deterministic actions of a policy with a guard, and how new this is, `[n, 1]`."""
 
-    def predict(
-        self, obs: npt.ArrayLike, deterministic: bool = True, **inputs: npt.ArrayLike | None
-    ) -> Array:
+    def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> Array:
         """Actions for one observation `(obs_dim,)` or a batch `(n, obs_dim)`, checked; levels by name."""
         if self.memory is not None:
             raise UserError(REMEMBERS)
         values = self.spaces.check_observations(obs)
-        actions = self.spaces.in_words(self.act(np.atleast_2d(values), deterministic, **inputs))
+        actions = self.spaces.in_words(self.act(np.atleast_2d(values), deterministic))
         return actions if values.ndim == 2 else actions[0]
 
-    def predict_guarded(self, obs: npt.ArrayLike | None, **inputs: npt.ArrayLike | None) -> Decision:
+    def predict_guarded(self, obs: npt.ArrayLike | None) -> Decision:
         """The deterministic actions, how new their observations are, and which are beyond the limit."""
         if self.memory is not None:
             raise UserError(REMEMBERS)
@@ -289,7 +276,7 @@ class ActingPolicy:
             raise UserError(NO_GUARD)
         values = self.spaces.check_observations(obs, finite=False)
         rows = np.atleast_2d(values)
-        told = watched(self.spaces, rows, known_rows(rows), self.act_with_novelty, inputs)
+        told = watched(self.spaces, rows, known_rows(rows), self.act_with_novelty)
         return told if values.ndim == 2 else told.row(0)
 
     def controller(
@@ -303,10 +290,7 @@ class ActingPolicy:
         facts = self.guard_facts if guard else None
         if facts is None:
             return Controller(
-                self.spaces,
-                lambda asked, **inputs: (self.act(asked, deterministic, **inputs), None),
-                self.memory,
-                rows=rows,
+                self.spaces, lambda asked: (self.act(asked, deterministic), None), self.memory, rows=rows
             )
         if not deterministic:
             raise UserError("deterministic must be true: a guard watches the policy's own actions")

@@ -37,6 +37,7 @@ from rl_training.core.types import Facts, State
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.models.networks import NETWORKS
 from rl_training.policies.export.trace import export_problem
+from rl_training.policies.signals import SignalMemory
 from rl_training.runs.directory import create_run_dir, run_name, summarize_run, write_summary
 from rl_training.runs.metrics import MetricsLog, MetricsLogger, Progress, Sink, online_numbers, read_metrics
 from rl_training.runs.plots import plot_learning_curve
@@ -377,7 +378,7 @@ def refuse_changed_data(then: Facts, now: Facts) -> None:
 def build_learner(plan: Plan, source: RunSource, device: torch.device) -> Learner:
     """One learner for all seeds, its policy in the units of the source."""
     learners = [
-        plan.recipe.build_learner(plan.settings, source.spaces, seed=config.seed, device=device)
+        plan.recipe.build_learner(plan.settings, source.asked_spaces, seed=config.seed, device=device)
         for config in plan.configs
     ]
     group, known = plan.settings.schedule_groups, sorted(set(learners[0].groups.values()))
@@ -387,6 +388,7 @@ def build_learner(plan: Plan, source: RunSource, device: torch.device) -> Learne
             f"got {group!r}"
         )
     for learner in learners:
+        learner.policy.memory = None if source.signals is None else SignalMemory.of(source.signals)
         learner.policy.set_units(source.spaces, source.observation_steps)
         if learner.looks_at_data and source.dataset is not None:
             learner.look_at_data(rows_to_look_at(source.dataset.to(device)))

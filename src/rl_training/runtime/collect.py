@@ -111,8 +111,11 @@ class Collector:
         """What every environment shows now: `[num_envs, obs_dim]`, to be acted on and not to be changed."""
         return self._observations
 
-    def step(self, actions: Array | None = None) -> Steps:
-        """Play one action (in [-1, 1]) in every environment, uniformly random ones if none are given.
+    def step(
+        self, actions: Array | None = None, limited: Callable[[FloatArray], FloatArray] | None = None
+    ) -> Steps:
+        """Play one action (in [-1, 1]) in every environment, uniformly random ones if none are given, as far
+        as they may run (`limited`).
 
         When this raises, `state_dict` still describes the moment before the step.
         """
@@ -121,7 +124,8 @@ class Collector:
         if actions is not None:
             return self._step(self._check_actions(actions))
         try:
-            return self._step(self._random_actions())
+            drawn = self._random_actions()
+            return self._step(drawn if limited is None else limited(drawn))
         except BaseException:
             self._random.give_back()
             raise

@@ -10,14 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training.algorithms.recipe import get_recipe
-from rl_training.config.data import COLLECTED_KINDS, MIX, DatasetSource, OfflineDataFields, OfflineFields
+from rl_training.config.data import (
+    ASKED_FIELDS,
+    COLLECTED_KINDS,
+    MIX,
+    DatasetSource,
+    OfflineDataFields,
+    OfflineFields,
+)
 from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError, DataError
+from rl_training.core.signals import Signals
 from rl_training.core.spaces import Box, Choice, Spaces
 from rl_training.data.info import reference_returns
+from rl_training.data.log import EpisodeLog
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import Fitted, PreparedDataset, process_offline_dataset
-from rl_training.data.read import load_source
+from rl_training.data.read import load_log, transitions_of
 from rl_training.data.reading import (
     DataWarning,
     action_range,
@@ -26,6 +35,7 @@ from rl_training.data.reading import (
     few_levels_words,
 )
 from rl_training.data.rows import as_array
+from rl_training.data.signals import mean_action, with_history
 from rl_training.data.splits import LoggedEpisodes, logged_episodes
 from rl_training.policies.policy import load_saved_policy
 from rl_training.runtime.envs import EnvLike, spaces_of
@@ -54,10 +64,12 @@ def build_offline_dataset(
     limits: list[int | None] | None
     if dataset is not None:
         _check_given(dataset)
+        fill = () if fitted is None or fitted.signals is None else fitted.signals.first_action
+        dataset = dataset.with_history(settings.history, settings.rate, fill)
         parts, limits, by_time = [dataset], None, [settings.discount_by_time]
     else:
         sources = data_sources(settings)
-        parts = load_parts(config, env)
+        parts = load_parts(config, env, None if fitted is None else fitted.signals)
         limits = [source.dataset_size for _, source in sources]
         by_time = discounted_by_time(settings)
     info, learner = parts[0].info, get_recipe(config.algo).learner
@@ -84,13 +96,21 @@ def build_offline_dataset(
     return replace(prepared, logged=logged)
 
 
-def load_parts(config: TrainConfig, env: EnvLike | None = None) -> list[TransitionDataset]:
-    """The rows of a config's recipe as they were logged, one dataset per part."""
+def load_parts(
+    config: TrainConfig, env: EnvLike | None = None, signals: Signals | None = None
+) -> list[TransitionDataset]:
+    """The rows of a config's recipe as they were logged, one dataset per part.
+
+    Where observations are signals, the past of an episode that begins is filled alike in all parts: as in
+    those `signals`, or with the mean action of all rows.
+    """
     settings, environment = data_settings(config), config.env_id if env is None else env
-    return [
-        _load(kind, source, config, environment, settings.dataset_in_memory)
-        for kind, source in data_sources(settings)
-    ]
+    kept = settings.dataset_in_memory
+    logs = [_load(kind, source, config, environment, kept) for kind, source in data_sources(settings)]
+    fill = () if signals is None else signals.first_action
+    if not fill and any(log.info.signals is not None for log in logs):
+        fill = mean_action(logs)
+    return [transitions_of(log, in_memory=kept, first_action=fill) for log in logs]
 
 
 def discounted_by_time(settings: OfflineDataFields) -> list[bool]:
@@ -120,7 +140,8 @@ def infer_env_spaces(
     settings = data_settings(config)
     if dataset is None:
         kind, source = data_sources(settings)[0]
-        dataset = _load(kind, source, config, None, settings.dataset_in_memory)
+        log = _load(kind, source, config, None, settings.dataset_in_memory)
+        dataset = transitions_of(log, in_memory=settings.dataset_in_memory)
     return _spaces_without_env(dataset, settings)
 
 
@@ -135,8 +156,8 @@ def _agreed(spaces: Spaces, choices: Sequence[Choice | None], source: str) -> Sp
 
 
 def _spaces_without_env(dataset: TransitionDataset, settings: OfflineDataFields) -> Spaces:
-    shapes = [dataset.store.columns[name].shape for name in ("obs", "actions")]
-    obs_dim, columns = (shape[1] if len(shape) > 1 else 1 for shape in shapes)
+    shape = dataset.store.columns["actions"].shape
+    obs_dim, columns = dataset.seen_dim, shape[1] if len(shape) > 1 else 1
     choices = dataset.info.choices or (None,) * columns
     if len(choices) != columns:
         raise DataError(f"{dataset.info.source}: says of {len(choices)} actions what they are, has {columns}")
@@ -242,16 +263,17 @@ def data_settings(config: TrainConfig) -> OfflineDataFields:
 def data_sources(settings: OfflineDataFields) -> list[tuple[str, DatasetSource]]:
     """The kind and the fields of every part of the data."""
     if settings.dataset_kind == MIX:
-        return [(part.dataset_kind, part) for part in settings.dataset_parts]
+        asked = {name: getattr(settings, name) for name in ASKED_FIELDS}
+        return [(part.dataset_kind, part.model_copy(update=asked)) for part in settings.dataset_parts]
     return [(settings.dataset_kind, settings)]
 
 
 def _load(
     kind: str, source: DatasetSource, config: TrainConfig, env: EnvLike | None, in_memory: bool
-) -> TransitionDataset:
+) -> EpisodeLog:
     """Carry out the recipe of one part; collected data is in memory either way."""
     if kind not in COLLECTED_KINDS:
-        return load_source(kind, source, in_memory=in_memory)
+        return load_log(kind, source, in_memory=in_memory)
     if env is None:
         raise ConfigError(f"env_id is required: dataset_kind '{kind}' collects its data in an environment")
     policy = None
@@ -271,7 +293,7 @@ def _load(
     )
     with rollout:
         name = f"{kind} data of {env} ({rows} rows, seed {source.dataset_seed})"
-        return TransitionDataset.from_log(collect_in_memory(rollout, rows, name))
+        return with_history(collect_in_memory(rollout, rows, name), source.history, source.rate)
 
 
 def _check_given(dataset: TransitionDataset) -> None:

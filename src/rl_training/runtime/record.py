@@ -135,7 +135,8 @@ class Rollout:
     def _actions(self) -> FloatArray | None:
         if self.policy is None:
             return None
-        actions = self.policy.act_unit(self.acting.features(self.collector.observations))
+        asked = self.acting.features(self.collector.observations)
+        actions = self.policy.act_unit(asked)
         size = self.spaces.action_dim
         if self.noise:
             drawn = self._streams["noise"].next(size).numpy()
@@ -143,7 +144,7 @@ class Rollout:
         if self.random_share and float(self._streams["choice"].next(1)) < self.random_share:
             drawn = self._streams["random"].next(self.spaces.action_columns).numpy()
             actions = self.spaces.random(drawn[None])
-        return actions
+        return self.policy.limited_unit(actions, asked)
 
 
 def collect_in_memory(rollout: Rollout, rows: int, source: str) -> EpisodeLog:

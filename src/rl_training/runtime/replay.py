@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -282,7 +283,8 @@ class Exploration:
         if self.noise and not policy.actor.is_random:
             chosen = (chosen + self.noise * noise).clamp(-1.0, 1.0)
         actions: FloatArray = chosen.cpu().numpy()
-        return [actions] if len(seen) == 1 else list(actions)
+        each = [actions] if len(seen) == 1 else list(actions)
+        return [policy.limited_unit(*pair) for pair in zip(each, seen, strict=True)]
 
 
 class OnlineCollection:
@@ -331,7 +333,8 @@ class OnlineCollection:
         actions = self.exploration.actions(learner, seen) if explores else [None] * len(seen)
         try:
             steps = [
-                collector.step(action) for collector, action in zip(self.collectors, actions, strict=True)
+                collector.step(action, partial(learner.policy.limited_unit, obs=asked))
+                for collector, action, asked in zip(self.collectors, actions, seen, strict=True)
             ]
         except EnvironmentProblem:
             if explores:

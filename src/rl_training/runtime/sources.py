@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
+import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor
 
 from rl_training.algorithms.learner import Learner
-from rl_training.config.data import NO_DATA, OfflineFields, OnlineDataFields
+from rl_training.config.data import ASKED_FIELDS, NO_DATA, OfflineFields, OnlineDataFields
 from rl_training.config.run import OnlineFields, RewardFields, Share, ShareFields, TrainConfig
 from rl_training.core.errors import ConfigError, DataError, shown
 from rl_training.core.schema import restoring
+from rl_training.core.signals import Signals
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import ObservationNormalizer, RewardTransform, Transform
 from rl_training.core.types import Facts, State
 from rl_training.data.info import ReferenceReturns, reference_returns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import Fitted, PreparedDataset, failure_reward, reward_transform
+from rl_training.data.signals import asked_signals
 from rl_training.data.splits import LoggedEpisodes
+from rl_training.policies.guard import middle_action
 from rl_training.policies.policy import policy_of_state
+from rl_training.policies.signals import SignalMemory
 from rl_training.runtime.callbacks import Evaluator, held_out_evaluators
-from rl_training.runtime.envs import EnvLike, spaces_of
+from rl_training.runtime.envs import EnvLike, make_env, spaces_of
 from rl_training.runtime.loop import BatchSource, Collection, Phase
 from rl_training.runtime.offline_data import build_offline_dataset
 from rl_training.runtime.replay import (
@@ -51,6 +58,8 @@ class RunSource(ABC):
     spaces: Spaces
     rewards: RewardTransform
     reference: ReferenceReturns | None
+    signals: Signals | None = None
+    """what a policy is asked with, where that is more than what is seen"""
     observation_steps: Sequence[Transform] = ()
     action_limit: float | None = None
     exploration_noise = 0.0
@@ -79,8 +88,15 @@ class RunSource(ABC):
         self.evaluators = held_out_evaluators(prepared, self.settings.batch_size)
 
     def take_units(self, found: PreparedDataset | Fitted) -> None:
-        self.spaces, self.rewards = found.spaces, found.reward_transform
+        self.spaces, self.rewards, self.signals = found.spaces, found.reward_transform, found.signals
         self.observation_steps = () if found.normalizer is None else (found.normalizer,)
+
+    @property
+    def asked_spaces(self) -> Spaces:
+        """The spaces as the policy is asked in them."""
+        if self.signals is None:
+            return self.spaces
+        return replace(self.spaces, obs_dim=self.signals.program.width)
 
     def check_data_fits(self, data: TransitionDataset) -> None:
         if data.info.spaces is not None:
@@ -141,7 +157,9 @@ def fitted_of_state(saved: Facts) -> Fitted | None:
     steps = [step.to("cpu", torch.float32) for step in policy.observation_steps]
     normalizer = next((step for step in steps if isinstance(step, ObservationNormalizer)), None)
     with restoring():
-        return Fitted(policy.spaces, normalizer, RewardTransform.from_dict(rewards))
+        memory = policy.memory
+        signals = memory.signals if isinstance(memory, SignalMemory) else None
+        return Fitted(policy.spaces, normalizer, RewardTransform.from_dict(rewards), signals)
 
 
 def share_at(share: Share, step: int) -> float:
@@ -299,7 +317,7 @@ class OfflineSource(RunSource):
     def row_store(self, learner: Learner) -> RowStore:
         """Rows with everything that online updates need; returns-to-go are those of whole episodes."""
         config, seeds = self.configs[0], len(self.configs)
-        sizes = (self.settings.buffer_capacity, self.spaces, seeds)
+        sizes = (self.settings.buffer_capacity, self.asked_spaces, seeds)
         if RETURNS not in learner.online_needs():
             return StepRows(*sizes, learner.device, learner.online_needs())
         return EpisodeRows(
@@ -339,6 +357,7 @@ class OnlineSource(RunSource):
         self.reference = reference_returns(config.env_id, configured=stated)
         if dataset is None and settings.dataset_kind == NO_DATA:
             refuse_data_settings(settings)
+            self.signals = self.own_signals(settings)
             return
         fitted = None if saved is None else fitted_of_state(saved)
         prepared = build_offline_dataset(config, dataset=dataset, env=env, fitted=fitted)
@@ -346,11 +365,20 @@ class OnlineSource(RunSource):
         self.take_data(prepared)
         self.action_limit = settings.action_clip
 
+    def own_signals(self, settings: OnlineDataFields) -> Signals | None:
+        """The history of an environment; before its first action the middle of the bounds counts as one."""
+        if not settings.history and not settings.rate:
+            return None
+        assert self.env is not None
+        names = column_names_of(self.env, self.configs[0].env_kwargs)
+        found = asked_signals(None, names, settings.history, settings.rate)
+        assert found is not None
+        return replace(found, first_action=middle_action(self.spaces))
+
     def phases(self, learner: Learner, state: State | None) -> list[Phase]:
         settings, device = self.settings, learner.device
-        rows = StepRows(
-            settings.buffer_capacity, self.spaces, len(self.configs), device, learner.online_needs()
-        )
+        sizes = (settings.buffer_capacity, self.asked_spaces, len(self.configs))
+        rows = StepRows(*sizes, device, learner.online_needs())
         batches: BatchSource = rows
         if self.dataset is not None:
             share = settings.offline_share if isinstance(settings, ShareFields) else None
@@ -368,9 +396,31 @@ class OnlineSource(RunSource):
         ]
 
 
+def column_names_of(
+    env: EnvLike, env_kwargs: Mapping[str, object] | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of what is seen and done: those of a dictionary's parts, or `obs_0 …` and `action_0 …`."""
+    built = make_env(env, env_kwargs)
+    try:
+        known = spaces_of(built)
+        flat = getattr(getattr(built, "env", None), "observation_space", None)
+        inner = flat.spaces.items() if isinstance(flat, gym.spaces.Dict) else ()
+        named = [
+            name if size == 1 else f"{name}_{index}"
+            for name, space in inner
+            for size in (int(np.prod(space.shape or (1,))),)
+            for index in range(size)
+        ]
+    finally:
+        built.close()
+    plain = [f"obs_{index}" for index in range(known.obs_dim)]
+    actions = tuple(f"action_{index}" for index in range(known.action_columns))
+    return tuple(named if len(named) == known.obs_dim else plain), actions
+
+
 def refuse_data_settings(settings: OnlineDataFields) -> None:
     """Without data nobody would notice that a setting of the data does nothing."""
-    elsewhere = {*RewardFields.model_fields, "reference_min_return", "reference_max_return"}
+    elsewhere = {*RewardFields.model_fields, *ASKED_FIELDS, "reference_min_return", "reference_max_return"}
     for name in [name for name in OnlineDataFields.model_fields if name not in elsewhere]:
         value, default = getattr(settings, name), type(settings).model_fields[name].default
         if value != default:

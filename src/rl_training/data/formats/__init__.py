@@ -12,6 +12,7 @@ from rl_training.core.addresses import is_database
 from rl_training.core.errors import DataError
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target
+from rl_training.data.signals import with_history
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def read_source(kind: str, source: DatasetSource, target: Target | None = None) 
         default = DatasetSource.model_fields[name].default
         if name not in format.table_fields and getattr(source, name) != default:
             raise DataError(f"{name} is not used by dataset_kind '{kind}': leave it out")
-    return format.read(source, target or Target())
+    return with_history(format.read(source, target or Target()), source.history, source.rate)
 
 
 def recognised_format(path: Path) -> str:

@@ -21,8 +21,8 @@ from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target, as_flags, file_of
 from rl_training.data.tables import cells
-from rl_training.data.tables.build import in_order
 from rl_training.data.tables.files import files_of, kind_of_file
+from rl_training.data.tables.names import in_order
 from rl_training.data.tables.read import open_table
 from rl_training.data.write import refuse_loss
 

@@ -21,7 +21,7 @@ from rl_training.data.formats.hdf5 import HDF5_PROBLEMS, open_hdf5
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target, as_flags, check_numeric, file_of
-from rl_training.data.tables.build import in_order
+from rl_training.data.tables.names import in_order
 from rl_training.data.write import refuse_loss
 
 OWN_KEY = "rl_training"

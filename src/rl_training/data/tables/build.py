@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rl_training.config.data import ColumnsConfig, TableFields
-from rl_training.core.errors import DataError, did_you_mean
+from rl_training.core.errors import DataError
 from rl_training.core.files import parse_json
+from rl_training.core.signals import Signals
 from rl_training.core.spaces import Choice
 from rl_training.core.types import Array
 from rl_training.data.fields import (
     END_FLAGS,
     FIELDS,
+    FORMULA_COLUMNS,
     SPACE_FIELDS,
     Field,
     FieldColumns,
@@ -31,25 +31,35 @@ from rl_training.data.fields import (
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target, action_range, check_shape, vector_columns
+from rl_training.data.signals import with_history
 from rl_training.data.tables import cells
 from rl_training.data.tables.files import files_of, holds_tables, import_pyarrow
+from rl_training.data.tables.formulas import Formulas, split_formulas
+from rl_training.data.tables.names import expanded, matching, missing_column
 from rl_training.data.tables.read import JoinedFiles, RowSource, TableFile, open_table
 from rl_training.data.tables.steps import Steps, settle_steps
 
-_DIGITS = re.compile(r"(\d+)")
 _CACHED_ROWS = 4096
 
 
 def map_columns(names: Sequence[str], columns: ColumnsConfig, source: str) -> FieldColumns:
     """The columns of every field. What is not mapped is taken by its usual name, if it has one."""
+    return map_with_formulas(names, columns, source)[0]
+
+
+def map_with_formulas(
+    names: Sequence[str], columns: ColumnsConfig, source: str
+) -> tuple[FieldColumns, Formulas]:
+    """The columns of every field, and the formulas that stand in their places or are made of them."""
     refuse_undeclared(
         columns.fields.keys() - set(FIELDS.names()), FIELDS.names(), f"{source}: columns.fields"
     )
+    columns, formulas = split_formulas(names, columns, source)
     mapped = {
         field.name: [
             column
             for pattern in given
-            for column in _expanded(pattern, names, field.role or f"fields.{field.name}", source)
+            for column in expanded(pattern, names, field.role or f"fields.{field.name}", source)
         ]
         for field in all_fields()
         if (given := _given(columns, field))
@@ -66,15 +76,19 @@ def map_columns(names: Sequence[str], columns: ColumnsConfig, source: str) -> Fi
                 f"{problem}; say which columns are what (`columns:`, or --obs and --action): "
                 f"`rl-training data inspect {source}` shows how"
             ) from None
-    usual = {field: vectors.get(name, [name]) for field, name in resolved.items()}
+    usual = {
+        field: vectors.get(name, [name]) for field, name in resolved.items() if field not in formulas.computed
+    }
     taken = {column for group in mapped.values() for column in group}
-    if mapped.keys() & set(END_FLAGS):  # a mapped flag is the whole truth about ends
+    if (mapped.keys() | formulas.computed.keys()) & set(
+        END_FLAGS
+    ):  # a mapped flag is the whole truth about ends
         usual = {field: group for field, group in usual.items() if field not in END_FLAGS}
     result = mapped | {
         field: group for field, group in usual.items() if field not in mapped and taken.isdisjoint(group)
     }
     _check_once(result, source)
-    return result
+    return result | ({FORMULA_COLUMNS: formulas.columns} if formulas.columns else {}), formulas
 
 
 def _given(columns: ColumnsConfig, field: Field) -> tuple[str, ...]:
@@ -86,43 +100,24 @@ def choices_of(columns: ColumnsConfig, actions: Sequence[str], source: str) -> d
     """The action columns that are choices, as they were declared by name or pattern."""
     found: dict[str, Choice] = {}
     for pattern, levels in columns.levels.items():
-        names = [name for name in actions if name == pattern or fnmatchcase(name, pattern)]
+        names = matching(pattern, actions)
         if not names:
             raise missing_column(pattern, actions, source, "columns.levels, which is of actions")
         found |= dict.fromkeys(names, Choice(levels))
     return found
 
 
-def in_order(names: Sequence[str]) -> list[str]:
-    """Names sorted with their numbers as numbers: obs_2 before obs_10."""
-    return sorted(names, key=lambda name: [int(p) if p.isdigit() else p for p in _DIGITS.split(name)])
-
-
-def _expanded(pattern: str, names: Sequence[str], role: str, source: str) -> list[str]:
-    if pattern in names:
-        return [pattern]
-    found = [name for name in names if fnmatchcase(name, pattern)] if any(c in pattern for c in "*?[") else []
-    if not found:
-        raise missing_column(pattern, names, source, f"columns.{role}")
-    return in_order(found) if all(any(map(str.isdigit, name)) for name in found) else found
-
-
-def missing_column(name: str, names: Sequence[str], source: str, why: str) -> DataError:
-    """A column that somebody asked for is not there."""
-    hint = "; if these are several, set csv_separator" if len(names) == 1 else ""
-    return DataError(
-        f"{source}: no column {name!r} ({why}){did_you_mean(name, names)}; it has "
-        f"{', '.join(names) or 'nothing'}{hint}"
-    )
-
-
 def _check_once(fields: FieldColumns, source: str) -> None:
+    """A column may serve in several roles; not twice in one, nor as what is seen and what is decided."""
     seen: dict[str, str] = {}
     for field, group in fields.items():
         for column in group:
-            if column in seen:
+            rivals = [field] if field not in ("obs", "actions") else ["obs", "actions"]
+            if seen.get(column) in rivals:
+                other = seen[column]
+                hint = "" if other == field else "; the past of an action is lag(x)"
                 raise DataError(
-                    f"{source}: column {column!r} is mapped twice, to {seen[column]} and to {field}"
+                    f"{source}: column {column!r} is mapped twice, to {other} and to {field}{hint}"
                 )
             seen[column] = field
         if FIELDS.get(field).kind != "vector" and len(group) > 1:
@@ -176,17 +171,9 @@ class TableBuilder:
     def _fill(self, table: RowSource, label: str) -> None:
         first, read = self.rows, set[int]()
         together = table.column_groups(self.fields) if isinstance(table, TableFile) else [self.fields]
-        for fields in together:
+        for fields in (part for group in together for part in one_kind_each(group, self._kind)):
             self.rows = first
-            kinds = {
-                column: "level"
-                if name == "actions" and column in self.choices
-                else "number"
-                if FIELDS.get(name).is_numeric
-                else FIELDS.get(name).kind
-                for name, group in fields.items()
-                for column in group
-            }
+            kinds = {column: self._kind(name, column) for name, group in fields.items() for column in group}
             position = {name: index for index, name in enumerate(kinds)}
             for batch in table.batches(kinds):
                 rows = slice(self.rows, self.rows + batch.num_rows)
@@ -199,6 +186,13 @@ class TableBuilder:
             read.add(self.rows)
         if len(read) > 1:
             raise DataError(f"{label}: its columns have different numbers of rows")
+
+    def _kind(self, field: str, column: str) -> str:
+        """How the cells of a column are read for a field."""
+        known = FIELDS.get(field)
+        if field == "actions" and column in self.choices:
+            return "level"
+        return "number" if known.is_numeric else known.kind
 
     def _put(
         self, name: str, group: list[str], columns: list[Any], rows: slice, row_in_file: int, label: str
@@ -257,6 +251,20 @@ class TableBuilder:
                 start += width
 
 
+def one_kind_each(fields: FieldColumns, kind: Callable[[str, str], str]) -> list[FieldColumns]:
+    """Fields that can be read together: a column that is a number and a flag is read twice."""
+    groups: list[FieldColumns] = []
+    for field, columns in fields.items():
+        for group in groups:
+            taken = {column: kind(name, column) for name, each in group.items() for column in each}
+            if all(taken.get(column, kind(field, column)) == kind(field, column) for column in columns):
+                group[field] = columns
+                break
+        else:
+            groups.append({field: columns})
+    return groups
+
+
 def read_rows(
     sources: Sequence[tuple[str, RowSource]],
     settings: TableFields,
@@ -268,9 +276,10 @@ def read_rows(
 ) -> EpisodeLog:
     """Read labelled sources, one after another, into a log; `capacity` is the number of rows at most."""
     builder: TableBuilder | None = None
+    formulas = Formulas()
     for label, table in sources:
         if builder is None:
-            fields = map_columns(table.names, settings.columns, label)
+            fields, formulas = map_with_formulas(table.names, settings.columns, label)
             choices = choices_of(settings.columns, fields["actions"], label)
             builder = TableBuilder(fields, capacity, target, choices)
         elif missing := {c for g in builder.fields.values() for c in g} - set(table.names):
@@ -282,10 +291,10 @@ def read_rows(
     import_pyarrow().default_memory_pool().release_unused()
     columns = {name: values[: builder.rows] for name, values in builder.columns.items()}
     steps = Steps(columns, builder.fields, builder.starts, builder.place)
-    steps = settle_steps(steps, settings, lenient=target.lenient)
+    steps = settle_steps(steps, settings, formulas, lenient=target.lenient)
     if not target.lenient:
         _refuse_constant_actions(steps.columns["actions"], builder.fields["actions"], source)
-    facts = _info(builder, settings, info or DataInfo(source))
+    facts = _info(builder, settings, formulas, info or DataInfo(source))
     notes = (*(note for _, table in sources for note in table.notes), *steps.notes)
     return EpisodeLog.build(steps.columns, info=facts, lenient=target.lenient, extra_notes=notes)
 
@@ -303,21 +312,26 @@ def _refuse_constant_actions(actions: Array, names: list[str], source: str) -> N
         )
 
 
-def _info(builder: TableBuilder, settings: TableFields, info: DataInfo) -> DataInfo:
-    """What is known of the log: names and units of its numbers, and whether it has rewards."""
+def _info(builder: TableBuilder, settings: TableFields, formulas: Formulas, info: DataInfo) -> DataInfo:
+    """What is known of the log: names and units of its numbers, its signals, and whether it has rewards."""
     groups = {name: tuple(builder.fields[name]) for name in ("obs", "actions")}
     names = {
         name: group if len(group) == builder.columns[name].shape[1] else None
         for name, group in groups.items()
     }
+    if formulas.signals is not None and None in names.values():
+        several = "observations" if names["obs"] is None else "actions"
+        raise DataError(f"{info.source}: {several} with formulas must be columns of one number per row")
+    own = formulas.signals is not None
     return replace(
         info,
-        observation_names=info.observation_names or names["obs"],
-        action_names=info.action_names or names["actions"],
         choices=info.choices
         or (tuple(map(builder.choices.get, groups["actions"])) if builder.choices else ()),
+        observation_names=names["obs"] if own else info.observation_names or names["obs"],
+        action_names=names["actions"] if own else info.action_names or names["actions"],
+        signals=Signals(formulas.signals) if formulas.signals is not None else info.signals,
         units={**info.units, **settings.columns.units},
-        rewards_known=info.rewards_known and "rewards" in builder.fields,
+        rewards_known=info.rewards_known and "rewards" in {*builder.fields, *formulas.computed},
     )
 
 
@@ -354,7 +368,7 @@ class Frame:
 def frame_log(frame: Any, settings: TableFields, source: str, target: Target | None = None) -> EpisodeLog:
     """The log that a frame holds."""
     table = Frame(as_arrow(frame))
-    return read_rows(
+    log = read_rows(
         [(source, table)],
         settings,
         target or Target(),
@@ -362,6 +376,7 @@ def frame_log(frame: Any, settings: TableFields, source: str, target: Target | N
         capacity=table.rows,
         info=DataInfo(source),
     )
+    return with_history(log, settings.history, settings.rate)
 
 
 def as_arrow(frame: Any) -> Any:

@@ -15,9 +15,10 @@ from rl_training.config.yaml import dump_yaml
 from rl_training.core.errors import DataError
 from rl_training.core.types import Array
 from rl_training.data.reading import FEW_LEVELS, piles_up
-from rl_training.data.tables.build import in_order, map_columns
+from rl_training.data.tables.build import map_columns
 from rl_training.data.tables.cells import FLAG_WORDS
 from rl_training.data.tables.files import import_pyarrow
+from rl_training.data.tables.names import in_order
 from rl_training.data.tables.read import problems_of
 from rl_training.data.tables.sources import open_sources
 

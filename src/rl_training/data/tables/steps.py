@@ -11,9 +11,10 @@ from rl_training.config.data import TableFields
 from rl_training.core.errors import DataError
 from rl_training.core.types import Array
 from rl_training.data.episodes import BoolArray, IntArray
-from rl_training.data.fields import END_FLAGS, FIELDS
+from rl_training.data.fields import END_FLAGS, FIELDS, FORMULA_COLUMNS
 from rl_training.data.reading import row_chunks
 from rl_training.data.tables.cells import NO_EPISODE, NO_FLAG
+from rl_training.data.tables.formulas import Formulas, formula_rows
 
 UNEVEN_STEP = 0.01
 """A step that differs from the median by more than this share counts as uneven."""
@@ -40,11 +41,14 @@ class Steps:
         return self.place(row).rpartition(": ")[0]
 
 
-def settle_steps(steps: Steps, settings: TableFields, *, lenient: bool) -> Steps:
-    """Columns that `EpisodeLog.build` understands: ends marked, times as durations, empty cells settled."""
+def settle_steps(steps: Steps, settings: TableFields, formulas: Formulas, *, lenient: bool) -> Steps:
+    """Columns that `EpisodeLog.build` understands: ends marked, times as durations, empty cells settled,
+    formulas of one value computed.
+    """
     notes: list[str] = []
     timed = "times" in steps.columns
     ends = _id_ends(steps, settings) | _file_ends(steps, settings, notes)
+    _compute_flags(steps, formulas, ends | _long_gaps(steps, settings))
     if timed:
         ends |= _gaps(steps, ends | _flag_ends(steps), settings, notes)
     elif settings.max_gap is not None or settings.discount_by_time:
@@ -65,7 +69,49 @@ def settle_steps(steps: Steps, settings: TableFields, *, lenient: bool) -> Steps
         marked = marked or settings.missing_values != "error"
     if marked:
         columns["episode_ends"] = ends
+    if formulas.columns:
+        notes += _compute_numbers(steps, columns, formulas, lenient)
     return Steps(columns, steps.fields, steps.file_starts, steps.place, tuple(notes))
+
+
+def _compute_flags(steps: Steps, formulas: Formulas, ends: BoolArray) -> None:
+    """Flags that are formulas; where a cell is empty, a comparison does not hold."""
+    rows = formula_rows(formulas, steps.columns, ends, steps.place)
+    for name, values in rows.computed("flag").items():
+        steps.columns[name] = (np.nan_to_num(values) != 0.0).astype(np.uint8)
+
+
+def _compute_numbers(steps: Steps, columns: dict[str, Array], formulas: Formulas, lenient: bool) -> list[str]:
+    """Numbers that are formulas, into `columns`; a row that needs one that never came is left out.
+
+    The last row of an episode that was only cut stays, as what followed the row before it. A termination
+    passes to the row before.
+    """
+    ends = np.zeros(len(columns["obs"]), dtype=bool)
+    for name in END_FLAGS:
+        ends |= columns[name] == 1 if name in columns else False
+    ends[-1:] = True
+    whole = len(ends) == len(steps)
+    place = steps.place if whole else lambda row: f"{steps.file(0)}: row {row} of those that are left"
+    rows = formula_rows(formulas, columns, ends, place)
+    found = rows.computed("number", lenient=lenient)
+    del columns[FORMULA_COLUMNS]
+    alone = rows.without_successor()
+    terminated = np.asarray(columns.get("terminated", columns.get("dones"))) == 1
+    lost = alone & (terminated | ("next_obs" in columns))
+    for name, values in found.items():
+        columns[name] = np.where(alone, 0.0, values).astype(np.float32)
+    if not lost.any() or lenient:
+        return []
+    before = np.flatnonzero(lost[1:] & ~ends[:-1])
+    flag = "terminated" if "terminated" in columns else "dones"
+    columns[flag] = columns[flag].copy()
+    columns[flag][before] = terminated[before + 1]
+    columns["episode_ends"] = _drop(columns, ends, lost)
+    return [
+        f"next(x) is not known in the last row of {int(lost.sum())} episodes: these rows are left out, "
+        "and what ended there ends a row before"
+    ]
 
 
 def _without_empty(
@@ -210,12 +256,20 @@ def _gaps(steps: Steps, ends: BoolArray, settings: TableFields, notes: list[str]
         )
     found = np.zeros(len(times), dtype=bool)
     if settings.max_gap is not None:
-        found[:-1] = (elapsed > settings.max_gap) & ~ends[:-1]
+        found = _long_gaps(steps, settings) & ~ends
         if found.any():
             notes.append(
                 f"{int(found.sum())} gaps longer than max_gap ({settings.max_gap:g}) end an episode as a "
                 "time-out"
             )
+    return found
+
+
+def _long_gaps(steps: Steps, settings: TableFields) -> BoolArray:
+    """True before a gap longer than `max_gap`."""
+    found = np.zeros(len(steps), dtype=bool)
+    if settings.max_gap is not None and "times" in steps.columns:
+        found[:-1] = np.diff(steps.columns["times"]) > settings.max_gap
     return found
 
 
