@@ -24,6 +24,7 @@ from rl_training.core.types import STANDARD_FIELDS, Facts, State
 from rl_training.models.actors import Actor
 from rl_training.models.critics import QEnsemble
 from rl_training.models.models import PolicyModel
+from rl_training.policies.inputs import Inputs
 from rl_training.policies.policy import Policy
 
 NoiseKind = Literal["normal", "uniform"]
@@ -239,10 +240,15 @@ class Learner(ABC):
         """The actor that acts, live: the model's, unless an algorithm acts with another one."""
         return self.model.actor
 
+    def inputs(self) -> Inputs:
+        """Numbers that are chosen while its policy runs, such as a dial: the actor's inputs behind the
+        observation."""
+        return ()
+
     @cached_property
     def policy(self) -> Policy:
         """What acts, live, in the units that `Policy.set_units` tells it; made when first asked for."""
-        return Policy(self.acting(), self.model.spaces)
+        return Policy(self.acting(), self.model.spaces, inputs=self.inputs())
 
     # ---- what they build on
 
@@ -483,7 +489,7 @@ def losses_on(learner: Learner, batch: Batch) -> MetricTensors:
 def action_error(learner: Learner, batch: Batch) -> torch.Tensor:
     """Mean squared distance of the deterministic actions from the logged ones, in [-1, 1] units."""
     with torch.no_grad(), learner.own_products(batch["obs"].shape[-2]):
-        actions = learner.model.actor.mode(batch["obs"])
+        actions = learner.model.actor.mode(learner.policy.joined(batch["obs"]))
     return (actions.clamp(-1.0, 1.0) - batch["actions"]).square().mean()
 
 

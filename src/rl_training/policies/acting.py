@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, Protocol
+from copy import copy
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,7 @@ from rl_training.core.errors import CheckpointError, UserError
 from rl_training.core.spaces import FeatureNames, FloatArray, Spaces
 from rl_training.core.types import Array, Facts, State
 from rl_training.policies.guard import LIMIT, NO_GUARD, Fallback, GuardFacts
+from rl_training.policies.inputs import Given, Inputs, with_defaults
 from rl_training.policies.signals import rate_limit_of
 
 BoolArray = npt.NDArray[np.bool_]
@@ -35,6 +38,7 @@ NO_SIGNAL = (
     "a signal of this policy has no value for what was observed, as where a formula divides by zero: a guard "
     "(export --guard DATA) flags such observations and falls back, or say in the formula what counts there"
 )
+NOTHING_CHOSEN: Given = MappingProxyType({})
 
 
 class Memory(Protocol):
@@ -80,8 +84,9 @@ class Decision(NamedTuple):
         return Decision(*(values[index] for values in self))
 
 
-Choose = Callable[[FloatArray], tuple[FloatArray, FloatArray | None]]
-"""What a policy is asked with, `[n, feature_dim]` -> actions, and novelty `[n, 1]` where there is a guard."""
+Choose = Callable[..., tuple[FloatArray, FloatArray | None]]
+"""What a policy is asked with, `[n, feature_dim]`, and chosen inputs by name -> actions, and novelty `[n, 1]`
+where there is a guard."""
 
 
 def known_rows(obs: FloatArray) -> BoolArray:
@@ -89,7 +94,7 @@ def known_rows(obs: FloatArray) -> BoolArray:
     return np.atleast_1d(np.isfinite(obs).all(axis=-1))
 
 
-def watched(spaces: Spaces, asked: FloatArray, known: BoolArray, choose: Choose) -> Decision:
+def watched(spaces: Spaces, asked: FloatArray, known: BoolArray, choose: Choose, inputs: Given) -> Decision:
     """What `choose` says where all of an observation is known.
 
     It is never asked about another row: libraries differ in what they make of NaN.
@@ -98,7 +103,7 @@ def watched(spaces: Spaces, asked: FloatArray, known: BoolArray, choose: Choose)
         action = np.full((len(known), spaces.action_columns), np.nan, dtype=np.float32)
         novelty: FloatArray | None = np.zeros((len(known), 1), dtype=np.float32)
     else:
-        action, novelty = choose(np.where(known[:, None], asked, np.float32(0.0)))
+        action, novelty = choose(np.where(known[:, None], asked, np.float32(0.0)), **inputs)
     if novelty is None:
         raise UserError(NO_GUARD)
     distance = np.where(known, novelty[:, 0], np.float32(np.inf))
@@ -191,22 +196,30 @@ class Controller(Acting):
         super().__init__(spaces, memory, rows or 1)
         self.choose, self.fallback, self.single = choose, fallback, rows is None
 
-    def act(self, obs: npt.ArrayLike | None, applied: npt.ArrayLike | None = None) -> Decision:
-        """The action to play; `applied` is what was really done in the step before, if something else."""
+    def act(
+        self,
+        obs: npt.ArrayLike | None,
+        applied: npt.ArrayLike | None = None,
+        **inputs: npt.ArrayLike | None,
+    ) -> Decision:
+        """The action to play; `applied` is what was really done in the step before, if something else.
+
+        A policy with inputs of its own, such as a dial, takes them by name, for this step: `dial=0.5`.
+        """
         values = self.spaces.check_observations(obs, finite=self.fallback is None)
         if applied is not None:
             self.last[:] = self.checked(applied, "applied")
         if self.single and values.ndim == 2:
-            return self._act_on_each(values)
+            return self._act_on_each(values, inputs)
         if values.shape != (self.rows, self.spaces.obs_dim) and not self.single:
             raise UserError(f"obs must have one row for each of {self.rows}, got shape {values.shape}")
-        told = self.decide(np.atleast_2d(values))
+        told = self.decide(np.atleast_2d(values), inputs)
         self.follow(told.action)
         return told.row(0) if self.single else told
 
-    def decide(self, obs: FloatArray) -> Decision:
+    def decide(self, obs: FloatArray, inputs: Given = NOTHING_CHOSEN) -> Decision:
         """The same for checked observations, `[rows, obs_dim]`; time stands still until `follow`."""
-        told = self._told(obs, self.features(obs))
+        told = self._told(obs, self.features(obs), inputs)
         if self.fallback is None:
             return told
         action = self.fallback.played(told.action, told.flagged, self.last)
@@ -214,21 +227,21 @@ class Controller(Acting):
             action = limit.limited(action, self._last_action(), self.spaces)
         return told._replace(action=action)
 
-    def _told(self, obs: FloatArray, asked: FloatArray) -> Decision:
+    def _told(self, obs: FloatArray, asked: FloatArray, inputs: Given) -> Decision:
         if self.fallback is not None:
-            return watched(self.spaces, asked, known_rows(obs) & known_rows(asked), self.choose)
+            return watched(self.spaces, asked, known_rows(obs) & known_rows(asked), self.choose, inputs)
         if self.memory is not None and not known_rows(asked).all():
             raise UserError(NO_SIGNAL)
-        action, _ = self.choose(asked)
+        action, _ = self.choose(asked, **inputs)
         rows = len(action)
         return Decision(action, np.full(rows, np.nan, dtype=np.float32), np.zeros(rows, dtype=np.bool_))
 
-    def _act_on_each(self, obs: FloatArray) -> Decision:
+    def _act_on_each(self, obs: FloatArray, inputs: Given) -> Decision:
         """Of consecutive observations: all at once, as far as none depends on what was done before it."""
         if self.memory is not None and len(obs):
-            told = [self.act(row) for row in obs]
+            told = [self.act(row, **inputs) for row in obs]
             return Decision(*(np.stack(values) for values in zip(*told, strict=True)))
-        told_all = self._told(obs, obs)
+        told_all = self._told(obs, obs, inputs)
         actions = told_all.action.copy()
         if self.fallback is not None:
             for row in np.flatnonzero(told_all.flagged).tolist():
@@ -246,6 +259,14 @@ class ActingPolicy:
     features: FeatureNames = FeatureNames()
     """names and units of its numbers, where the log that it was trained on has them"""
     memory: Memory | None = None
+    inputs: Inputs = ()
+    """numbers that are chosen while it runs; where none is given, each is its default"""
+
+    def with_inputs(self, **chosen: float) -> Self:
+        """The same policy with other defaults of its inputs: `policy.with_inputs(dial=0.5)`."""
+        other = copy(self)
+        other.inputs = with_defaults(self.inputs, chosen)
+        return other
 
     @property
     def guard_facts(self) -> GuardFacts | None:
@@ -253,22 +274,26 @@ class ActingPolicy:
         return None
 
     @abstractmethod
-    def act(self, obs: Array, deterministic: bool = True) -> FloatArray:
+    def act(self, obs: Array, deterministic: bool = True, **inputs: npt.ArrayLike | None) -> FloatArray:
         """`[n, feature_dim]` as the policy is asked -> `[n, action_dim]` actions inside the bounds."""
 
     @abstractmethod
-    def act_with_novelty(self, obs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def act_with_novelty(
+        self, obs: FloatArray, **inputs: npt.ArrayLike | None
+    ) -> tuple[FloatArray, FloatArray]:
         """The deterministic actions of a policy with a guard, and how new this is, `[n, 1]`."""
 
-    def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> Array:
+    def predict(
+        self, obs: npt.ArrayLike, deterministic: bool = True, **inputs: npt.ArrayLike | None
+    ) -> Array:
         """Actions for one observation `(obs_dim,)` or a batch `(n, obs_dim)`, checked; levels by name."""
         if self.memory is not None:
             raise UserError(REMEMBERS)
         values = self.spaces.check_observations(obs)
-        actions = self.spaces.in_words(self.act(np.atleast_2d(values), deterministic))
+        actions = self.spaces.in_words(self.act(np.atleast_2d(values), deterministic, **inputs))
         return actions if values.ndim == 2 else actions[0]
 
-    def predict_guarded(self, obs: npt.ArrayLike | None) -> Decision:
+    def predict_guarded(self, obs: npt.ArrayLike | None, **inputs: npt.ArrayLike | None) -> Decision:
         """The deterministic actions, how new their observations are, and which are beyond the limit."""
         if self.memory is not None:
             raise UserError(REMEMBERS)
@@ -276,7 +301,7 @@ class ActingPolicy:
             raise UserError(NO_GUARD)
         values = self.spaces.check_observations(obs, finite=False)
         rows = np.atleast_2d(values)
-        told = watched(self.spaces, rows, known_rows(rows), self.act_with_novelty)
+        told = watched(self.spaces, rows, known_rows(rows), self.act_with_novelty, inputs)
         return told if values.ndim == 2 else told.row(0)
 
     def controller(
@@ -290,7 +315,10 @@ class ActingPolicy:
         facts = self.guard_facts if guard else None
         if facts is None:
             return Controller(
-                self.spaces, lambda asked: (self.act(asked, deterministic), None), self.memory, rows=rows
+                self.spaces,
+                lambda asked, **inputs: (self.act(asked, deterministic, **inputs), None),
+                self.memory,
+                rows=rows,
             )
         if not deterministic:
             raise UserError("deterministic must be true: a guard watches the policy's own actions")

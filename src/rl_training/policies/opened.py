@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rl_training.core.errors import UserError
+from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.files import parse_json, plain_json
 from rl_training.core.schema import MAX_WIDTH, ReferenceFacts, SchemaProblem, fact, read_facts
 from rl_training.core.spaces import FeatureNames, FloatArray, Spaces
 from rl_training.core.types import Array, Facts, State
 from rl_training.core.version import library_versions
-from rl_training.policies.acting import ActingPolicy
+from rl_training.policies.acting import NOTHING_CHOSEN, ActingPolicy
 from rl_training.policies.export.program import MOST_NODES, upgraded_metadata
 from rl_training.policies.guard import GuardFacts
+from rl_training.policies.inputs import Given, inputs_of
 
 if TYPE_CHECKING:
     from rl_training.policies.export.program import Program
@@ -46,6 +47,7 @@ def describe_policy(state: Facts, policy: Policy, program: Program, run: str | N
         "outputs": list(program.outputs),
         "program": program.description(),
         "guard": None if policy.guard is None else policy.guard.facts.to_dict(),
+        **({"inputs": [each.to_dict() for each in policy.inputs]} if policy.inputs else {}),
         "training": {
             "run": run,
             "seed": config["seed"],
@@ -121,6 +123,7 @@ class PolicyFacts:
     versions: Mapping[str, str]
     features: FeatureNames | None = None
     guard: Facts | None = None
+    inputs: tuple[Facts, ...] = ()
     program: ProgramFacts | None = None
     log_std_range: tuple[float, ...] | None = None
 
@@ -147,9 +150,15 @@ def parse_metadata(text: str, path: Path) -> State:
         raise damaged(path, "its metadata is incomplete") from problem
     try:
         read_facts(PolicyFacts, known)
-    except SchemaProblem as problem:
+        inputs_of(known.get("inputs"))
+    except (SchemaProblem, ConfigError, KeyError, TypeError, ValueError) as problem:
         raise damaged(path, problem) from None
     return known
+
+
+def input_names(metadata: Facts) -> tuple[str, ...]:
+    """What its program is given beside observations."""
+    return tuple(each["name"] for each in metadata.get("inputs", ()))
 
 
 # What every opened policy file offers, whatever computes it.
@@ -169,17 +178,20 @@ class DeployedPolicy(ActingPolicy, ABC):
         self.metadata = dict(metadata)
         self.spaces = Spaces.from_dict(metadata["spaces"])
         self.features = FeatureNames.from_dict(metadata.get("features"))
+        self.inputs = inputs_of(metadata.get("inputs"))
         if metadata.get("guard") is not None:
             self.guard_facts = GuardFacts.from_dict(metadata["guard"], self.spaces)
 
-    def act(self, obs: Array, deterministic: bool = True) -> FloatArray:
+    def act(self, obs: Array, deterministic: bool = True, **inputs: npt.ArrayLike | None) -> FloatArray:
         if not deterministic:
             raise UserError("deterministic must be true: an exported policy has no random stream")
-        (actions,) = self.compute(obs, ACTION)
+        (actions,) = self.compute(obs, ACTION, inputs)
         return actions
 
-    def act_with_novelty(self, obs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        action, novelty = self.compute(obs, GUARDED)
+    def act_with_novelty(
+        self, obs: FloatArray, **inputs: npt.ArrayLike | None
+    ) -> tuple[FloatArray, FloatArray]:
+        action, novelty = self.compute(obs, GUARDED, inputs)
         return action, novelty
 
     def distribution(self, obs: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -195,8 +207,10 @@ class DeployedPolicy(ActingPolicy, ABC):
         return "log_std" in self.metadata["outputs"]
 
     @abstractmethod
-    def compute(self, obs: FloatArray, names: tuple[str, ...]) -> list[FloatArray]:
-        """Named outputs for checked observations `[n, obs_dim]`."""
+    def compute(
+        self, obs: FloatArray, names: tuple[str, ...], inputs: Given = NOTHING_CHOSEN
+    ) -> list[FloatArray]:
+        """Named outputs for checked observations `[n, obs_dim]`, and for inputs where some are chosen."""
 
     @property
     def widths(self) -> dict[str, int]:

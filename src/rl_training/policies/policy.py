@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -29,6 +30,7 @@ from rl_training.models.networks import NETWORKS, Network, NetworkPlan
 from rl_training.policies.acting import ActingPolicy, Memory
 from rl_training.policies.guard import NO_GUARD, GuardFacts
 from rl_training.policies.guard_fitting import Guard, unpack_guard
+from rl_training.policies.inputs import Given, Inputs, columns_of, inputs_of
 from rl_training.policies.signals import rate_limit_of
 from rl_training.policies.torch_signals import TorchRateLimit
 
@@ -53,9 +55,10 @@ class Policy(nn.Module, ActingPolicy):
         observation_steps: Sequence[Transform] = (),
         guard: Guard | None = None,
         memory: Memory | None = None,
+        inputs: Inputs = (),
     ) -> None:
         super().__init__()
-        self.actor, self.guard, self.memory = actor, guard, memory
+        self.actor, self.guard, self.memory, self.inputs = actor, guard, memory, inputs
         # In a tuple, so that it is not registered twice; looking it up each time costs as much as a layer.
         self._first_weight = (next(actor.parameters()),)
         self.set_units(spaces, observation_steps)
@@ -63,9 +66,10 @@ class Policy(nn.Module, ActingPolicy):
     def set_units(self, spaces: Spaces, observation_steps: Sequence[Transform] = ()) -> None:
         """The units that observations come in and actions leave in."""
         asked = spaces.obs_dim if self.memory is None else self.memory.feature_dim
-        if (asked, spaces.action_dim) != (self.actor.obs_dim, self.actor.action_dim):
+        takes = self.actor.obs_dim - len(self.inputs)
+        if (asked, spaces.action_dim) != (takes, self.actor.action_dim):
             raise UserError(
-                f"the policy's actor takes {self.actor.obs_dim} observations and gives "
+                f"the policy's actor takes {takes} observations and gives "
                 f"{self.actor.action_dim} actions, the spaces have {asked} and {spaces.action_dim}"
             )
         self.spaces = spaces
@@ -96,16 +100,19 @@ class Policy(nn.Module, ActingPolicy):
 
     # ---- in torch: what every export computes
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """The deterministic actions, float32, inside the bounds: `[B, obs_dim]` -> `[B, action_dim]`."""
-        return self.to_units(self.actor.mode(self.prepared(obs)), obs)
+    def forward(self, obs: Tensor, *inputs: Tensor) -> Tensor:
+        """The deterministic actions, float32, inside the bounds: `[B, obs_dim]` -> `[B, action_dim]`.
+
+        Inputs come in the order of `inputs`, `[B, 1]` each; without them they are their defaults.
+        """
+        return self.to_units(self.actor.mode(self.asked(obs, *inputs)), obs)
 
     @property
     def has_distribution(self) -> bool:
         """Whether random actions come from one mean and log std."""
         return isinstance(self.actor, GaussianActor)
 
-    def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def distribution(self, obs: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log std in [-1, 1] units; the actor's `draws` says how an action is made of them."""
         actor = self.actor
         if not isinstance(actor, GaussianActor):
@@ -113,7 +120,7 @@ class Policy(nn.Module, ActingPolicy):
                 f"distribution must be off: this policy ({actor.kind}) has no single mean and log_std: "
                 f"{actor.draws}"
             )
-        mean, log_std = actor.distribution(self.prepared(obs))
+        mean, log_std = actor.distribution(self.asked(obs, *inputs))
         return mean.float(), (
             mean * 0.0 + log_std
         ).float()  # one row each, also where it is free of the state
@@ -124,8 +131,23 @@ class Policy(nn.Module, ActingPolicy):
             raise UserError(NO_GUARD)
         return self.guard(self.guard.points(obs, actions))  # type: ignore[no-any-return]  # a module's call
 
+    def asked(self, obs: Tensor, *inputs: Tensor) -> Tensor:
+        """What the actor takes: prepared observations, and the inputs behind them, kept in their bounds."""
+        return self.joined(self.prepared(obs), *inputs)
+
+    def joined(self, prepared: Tensor, *inputs: Tensor) -> Tensor:
+        """Prepared observations `[…, B, O]` with the inputs, or their defaults, behind them."""
+        if not self.inputs:
+            return prepared
+        defaults = (torch.full_like(prepared[..., :1], each.default) for each in self.inputs)
+        chosen = (
+            given.to(prepared.dtype).clamp(each.low, each.high)
+            for given, each in zip(inputs or defaults, self.inputs, strict=True)
+        )
+        return torch.cat([prepared, *chosen], dim=-1)
+
     def prepared(self, obs: Tensor) -> Tensor:
-        """Observations as the actor takes them."""
+        """Observations in the actor's units."""
         values = obs.to(self.dtype)
         for step in self.observation_steps:
             values = step.apply(values)
@@ -146,16 +168,16 @@ class Policy(nn.Module, ActingPolicy):
 
     # ---- in arrays
 
-    def act(self, obs: Array, deterministic: bool = True) -> FloatArray:
+    def act(self, obs: Array, deterministic: bool = True, **inputs: npt.ArrayLike | None) -> FloatArray:
         with torch.inference_mode():
-            unit = self._unit(obs, deterministic)
+            unit = self._unit(obs, deterministic, inputs)
             actions: FloatArray = self.to_units(unit, self._given(obs)).cpu().numpy()
         return actions
 
-    def act_unit(self, obs: Array, deterministic: bool = True) -> FloatArray:
+    def act_unit(self, obs: Array, deterministic: bool = True, **inputs: npt.ArrayLike | None) -> FloatArray:
         """The same in [-1, 1], as learners see actions."""
         with torch.inference_mode():
-            actions: FloatArray = self._unit(obs, deterministic).float().cpu().numpy()
+            actions: FloatArray = self._unit(obs, deterministic, inputs).float().cpu().numpy()
         return self.limited_unit(actions, np.asarray(obs))
 
     def limited_unit(self, unit: FloatArray, obs: Array) -> FloatArray:
@@ -169,21 +191,28 @@ class Policy(nn.Module, ActingPolicy):
     def guard_facts(self) -> GuardFacts | None:
         return None if self.guard is None else self.guard.facts
 
-    def act_with_novelty(self, obs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def act_with_novelty(
+        self, obs: FloatArray, **inputs: npt.ArrayLike | None
+    ) -> tuple[FloatArray, FloatArray]:
         rows = torch.from_numpy(obs).to(self.device)
         with torch.inference_mode():
-            actions = self(rows)
+            actions = self(rows, *self._columns(inputs, len(rows)))
             novelty = self.novelty(rows, actions)
         return actions.cpu().numpy(), novelty.cpu().numpy()
 
-    def _unit(self, obs: Array, deterministic: bool) -> Tensor:
+    def _columns(self, inputs: Given, rows: int) -> list[Tensor]:
+        columns = columns_of(self.inputs, inputs, rows)
+        return [torch.from_numpy(values).to(self.device) for values in columns.values()]
+
+    def _unit(self, obs: Array, deterministic: bool, inputs: Given) -> Tensor:
         """Observations are single precision, as environments give them, whatever is computed in."""
         given = self._given(obs)
+        asked = self.asked(given, *self._columns(inputs, given.shape[-2]))
         if deterministic:
-            return self.actor.mode(self.prepared(given))
+            return self.actor.mode(asked)
         shape = (len(given), self.actor.noise_size)
         noise = torch.randn(shape, generator=self._generator, device=self.device)
-        return self.actor.draw(self.prepared(given), noise.to(self.dtype))
+        return self.actor.draw(asked, noise.to(self.dtype))
 
     def _given(self, obs: Array) -> Tensor:
         return torch.from_numpy(np.asarray(obs, dtype=np.float32)).to(self.device)
@@ -199,7 +228,7 @@ class Policy(nn.Module, ActingPolicy):
             values = tensor.data if member is None else tensor.data[member]
             tensor.data = values.to(device, torch.float64 if exact else tensor.dtype, copy=True)
         guard = None if self.guard is None else copy.deepcopy(self.guard).to(device)
-        return Policy(actor, self.spaces, self.observation_steps, guard, self.memory)
+        return Policy(actor, self.spaces, self.observation_steps, guard, self.memory, self.inputs)
 
 
 # A policy as plain data and tensors, and back: what a checkpoint stores under `policy`.
@@ -271,6 +300,8 @@ def pack_policy(policy: Policy, member: int | None = None) -> State:
     }
     if single.guard is not None:
         packed["guard"] = single.guard.pack()
+    if single.inputs:
+        packed["inputs"] = [each.to_dict() for each in single.inputs]
     if (memory := single.memory) is not None:
         package = MEMORIES.package_of(memory.kind)
         packed["memory"] = {"kind": memory.kind, "package": package, "settings": memory.to_dict()}
@@ -288,9 +319,10 @@ def unpack_policy(packed: Facts, device: torch.device | str = "cpu") -> Policy:
         memory = None if packed.get("memory") is None else build_memory(packed["memory"])
         asked = spaces if memory is None else replace(spaces, obs_dim=memory.feature_dim)
         guard = None if packed.get("guard") is None else unpack_guard(packed["guard"], asked)
-        policy = Policy(actor, spaces, steps, guard, memory)
+        inputs = inputs_of(packed.get("inputs"))
+        policy = Policy(actor, spaces, steps, guard, memory, inputs)
         with torch.no_grad():
-            actions = policy(torch.zeros(2, actor.obs_dim))
+            actions = policy(torch.zeros(2, actor.obs_dim - len(inputs)))
         if actions.shape != (2, policy.spaces.action_columns) or not actions.isfinite().all():
             raise CheckpointError(
                 f"the saved policy must give {policy.spaces.action_columns} finite numbers for an observation"

@@ -21,11 +21,13 @@ from rl_training.data.convert import read_location, source_location
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import check_dimensions
 from rl_training.data.splits import split_episodes
+from rl_training.policies.acting import NOTHING_CHOSEN
 from rl_training.policies.export.card import model_card
 from rl_training.policies.export.program import Program
 from rl_training.policies.export.trace import trace_policy
 from rl_training.policies.guard import middle_action
 from rl_training.policies.guard_fitting import Guard, GuardConfig, fit_guard
+from rl_training.policies.inputs import Given, inputs_of
 from rl_training.policies.opened import ACTION, GUARDED, DeployedPolicy, describe_policy
 from rl_training.policies.policy import Policy, policy_of_state
 from rl_training.runs.directory import sister_scores
@@ -177,9 +179,9 @@ def export_policy(
     encode, decode = codec(chosen)
     content = encode(policy, program, metadata)
     compute = decode(content, metadata)
-    check_same_actions(policy, lambda obs: compute(obs)["action"], target)
+    check_same_actions(policy, compute, target)
     if policy.guard is not None:
-        check_same_novelty(policy, lambda obs: compute(obs)["novelty"][:, 0], target)
+        check_same_novelty(policy, compute, target)
     try:
         with replace_file(target) as file:
             file.write(content)
@@ -207,7 +209,8 @@ def checked_format(out: Path, format: str | None) -> str:
     return format
 
 
-Compute = Callable[[FloatArray], Mapping[str, FloatArray]]
+Compute = Callable[..., Mapping[str, FloatArray]]
+"""Observations, and the policy's inputs by name -> outputs by name."""
 Encode = Callable[[Policy, Program, Facts], bytes]
 Decode = Callable[[bytes, Facts], Compute]
 
@@ -226,7 +229,9 @@ def codec(format: str) -> tuple[Encode, Decode]:
 
         return (
             lambda policy, program, metadata: script.torchscript_bytes(policy, metadata),
-            lambda content, metadata: script.torchscript_outputs(content, metadata["outputs"]),
+            lambda content, metadata: script.torchscript_outputs(
+                content, metadata["outputs"], inputs_of(metadata.get("inputs"))
+            ),
         )
     from rl_training.policies.export import numpy as light
 
@@ -238,21 +243,36 @@ def codec(format: str) -> tuple[Encode, Decode]:
 
 def named_outputs(policy: DeployedPolicy) -> Compute:
     names = ACTION if policy.guard_facts is None else GUARDED
-    return lambda obs: dict(zip(names, policy.compute(obs, names), strict=True))
+
+    def compute(obs: FloatArray, inputs: Given = NOTHING_CHOSEN) -> dict[str, FloatArray]:
+        return dict(zip(names, policy.compute(obs, names, inputs), strict=True))
+
+    return compute
 
 
-def check_same_actions(policy: Policy, act: Callable[[FloatArray], FloatArray], target: Path) -> None:
+def check_same_actions(policy: Policy, compute: Compute, target: Path) -> None:
     """Refuse to ship a file that acts otherwise than the policy it was made from."""
-    obs, spaces = checked_observations(policy), policy.spaces
+    obs, inputs, spaces = checked_observations(policy), checked_inputs(policy), policy.spaces
     half = (np.array(spaces.action_high) - np.array(spaces.action_low)) / 2.0
-    refuse_difference(np.abs(act(obs) - policy.predict(obs)) / half, "actions", target)
+    own = policy.predict(obs, True, **inputs)
+    refuse_difference(np.abs(compute(obs, inputs)["action"] - own) / half, "actions", target)
 
 
-def check_same_novelty(policy: Policy, novelty: Callable[[FloatArray], FloatArray], target: Path) -> None:
+def check_same_novelty(policy: Policy, compute: Compute, target: Path) -> None:
     """The same for the guard, as a share of the novelty itself where that is beyond the limit."""
-    obs = checked_observations(policy)
-    own = policy.predict_guarded(obs).novelty.astype(np.float64)
-    refuse_difference(np.abs(novelty(obs) - own) / np.maximum(own, 1.0), "novelty", target)
+    obs, inputs = checked_observations(policy), checked_inputs(policy)
+    own = policy.predict_guarded(obs, **inputs).novelty.astype(np.float64)
+    found = compute(obs, inputs)["novelty"][:, 0]
+    refuse_difference(np.abs(found - own) / np.maximum(own, 1.0), "novelty", target)
+
+
+def checked_inputs(policy: Policy) -> dict[str, FloatArray]:
+    """Every input over its whole range."""
+    draws = np.random.default_rng(1)
+    return {
+        each.name: draws.uniform(each.low, each.high, (CHECKED_ROWS, 1)).astype(np.float32)
+        for each in policy.inputs
+    }
 
 
 def checked_observations(policy: Policy) -> FloatArray:

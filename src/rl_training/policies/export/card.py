@@ -66,7 +66,7 @@ import onnxruntime
 
 session = onnxruntime.InferenceSession("$file")
 obs = np.zeros((4, $obs_dim), dtype=np.float32)
-(action,) = session.run(["action"], {"obs": obs})
+(action,) = session.run(["action"], {"obs": obs$onnx_inputs})
 assert action.shape == (4, $action_dim)
 
 # or, with checked inputs: rl_training.load_policy("$file").predict(obs)"""
@@ -75,7 +75,7 @@ _TORCH = """import torch
 
 policy = torch.jit.load("$file")
 with torch.inference_mode():
-    out = policy(torch.zeros(4, $obs_dim))
+    out = policy(torch.zeros(4, $obs_dim)$torch_inputs)
 action = out[0] if isinstance(out, tuple) else out
 assert action.shape == (4, $action_dim)"""
 
@@ -88,10 +88,7 @@ int main() {
   std::vector<float> obs($obs_dim);
   const int64_t shape[] = {1, $obs_dim};
   auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
-  auto input = Ort::Value::CreateTensor<float>(memory, obs.data(), obs.size(), shape, 2);
-  const char *in[] = {"obs"}, *out[] = {"action"};
-  auto result = session.Run(Ort::RunOptions{}, in, &input, 1, out, 1);
-  const float* action = result[0].GetTensorData<float>();  // $action_dim numbers
+$cpp_inputs  const float* action = result[0].GetTensorData<float>();  // $action_dim numbers
 }"""
 
 _TORCH_CPP = """#include <torch/script.h>
@@ -99,10 +96,15 @@ _TORCH_CPP = """#include <torch/script.h>
 int main() {
   torch::jit::Module policy = torch::jit::load("$file");
   torch::NoGradGuard no_grad;
-  auto out = policy.forward({torch::zeros({1, $obs_dim})});
+  auto out = policy.forward({torch::zeros({1, $obs_dim})$torch_cpp_inputs});
   torch::Tensor action = out.isTuple() ? out.toTuple()->elements()[0].toTensor() : out.toTensor();
   return action.size(1) == $action_dim ? 0 : 1;
 }"""
+
+_OBS_ALONE = """  auto input = Ort::Value::CreateTensor<float>(memory, obs.data(), obs.size(), shape, 2);
+  const char *in[] = {"obs"}, *out[] = {"action"};
+  auto result = session.Run(Ort::RunOptions{}, in, &input, 1, out, 1);
+"""
 
 PYTHON = {"safetensors": _LIGHT, "onnx": _ONNX, "torchscript": _TORCH}
 CPP = {
@@ -134,7 +136,7 @@ $summary
 | action bounds | low $low, high $high |
 | inside the file | $inside |
 | head | $head |
-$features
+$inputs$features
 ## Scores
 
 $scores
@@ -228,6 +230,7 @@ def model_card(
         "file": file_name,
         "obs_dim": spaces["obs_dim"],
         "action_dim": len(spaces["action_low"]),
+        **input_lines(metadata),
     }
     return PAGE.substitute(
         names | (ENVIRONMENT if metadata["env_id"] else LOG),
@@ -237,6 +240,7 @@ def model_card(
         high=spaces["action_high"],
         inside=", ".join(inside),
         head=markdown_text(metadata["actor"]["draws"]),
+        inputs=inputs_text(metadata),
         features=features_text(metadata),
         scores=scores_text(
             metadata,
@@ -260,6 +264,40 @@ def code(value: object) -> str:
 
 def versions_text(versions: Facts) -> str:
     return markdown_text(", ".join(f"{name} {version}" for name, version in versions.items()))
+
+
+def inputs_text(metadata: Facts) -> str:
+    """A row for each number that is chosen while it runs."""
+    return "".join(
+        f"| input {code(each['name'])} | one number from {each['low']:g} to {each['high']:g}, chosen at "
+        f"every step; {each['default']:g} where nobody chooses; shape `[batch, 1]` |\n"
+        for each in metadata.get("inputs", ())
+    )
+
+
+def input_lines(metadata: Facts) -> dict[str, str]:
+    """How a program gives them beside the observation, in each language; nothing where there are none."""
+    inputs = [(each["name"], f"{each['default']:g}") for each in metadata.get("inputs", ())]
+    many, floats = [], []
+    for name, value in inputs:
+        floats.append(f"  std::vector<float> {name}{{{float(value)}f}};\n")
+        many.append(f"Ort::Value::CreateTensor<float>(memory, {name}.data(), 1, one, 2)")
+    listed = ", ".join(["Ort::Value::CreateTensor<float>(memory, obs.data(), obs.size(), shape, 2)", *many])
+    names = ", ".join(f'"{name}"' for name in ("obs", *(name for name, _ in inputs)))
+    several = (
+        f"  const int64_t one[] = {{1, 1}};\n{''.join(floats)}"
+        f"  Ort::Value inputs[] = {{{listed}}};\n"
+        f'  const char *in[] = {{{names}}}, *out[] = {{"action"}};\n'
+        f"  auto result = session.Run(Ort::RunOptions{{}}, in, inputs, {1 + len(inputs)}, out, 1);\n"
+    )
+    return {
+        "onnx_inputs": "".join(
+            f', "{name}": np.full((4, 1), {value}, dtype=np.float32)' for name, value in inputs
+        ),
+        "torch_inputs": "".join(f", torch.full((4, 1), {float(value)})" for _, value in inputs),
+        "torch_cpp_inputs": "".join(f", torch::full({{1, 1}}, {float(value)})" for _, value in inputs),
+        "cpp_inputs": several if inputs else _OBS_ALONE,
+    }
 
 
 def features_text(metadata: Facts) -> str:

@@ -17,7 +17,9 @@ from safetensors.numpy import load, save
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Array, Facts
+from rl_training.policies.acting import NOTHING_CHOSEN
 from rl_training.policies.export.program import Program, constants_of, refuse_large
+from rl_training.policies.inputs import Given, columns_of
 from rl_training.policies.opened import (
     ACTION,
     DISTRIBUTION,
@@ -25,6 +27,7 @@ from rl_training.policies.opened import (
     METADATA_KEY,
     DeployedPolicy,
     damaged,
+    input_names,
     parse_metadata,
 )
 
@@ -38,10 +41,12 @@ class LightPolicy(DeployedPolicy):
         asked: tuple[tuple[str, ...], ...] = (ACTION, DISTRIBUTION, GUARDED)
         self.parts = {names: self.program.only(names) for names in asked}
 
-    def compute(self, obs: FloatArray, names: tuple[str, ...]) -> list[FloatArray]:
+    def compute(
+        self, obs: FloatArray, names: tuple[str, ...], inputs: Given = NOTHING_CHOSEN
+    ) -> list[FloatArray]:
         """What is not asked for is not computed."""
         part = self.parts[names]
-        values = part.run_all(obs)
+        values = part.run_all(obs, **columns_of(self.inputs, inputs, len(obs)))
         return [values[part.outputs[name]] for name in names]
 
 
@@ -52,7 +57,7 @@ def light_policy_bytes(program: Program, metadata: Facts) -> bytes:
 
 def open_light(content: bytes, metadata: Facts) -> LightPolicy:
     """A policy from the bytes of a file that was just made."""
-    return LightPolicy(Program.restore(metadata["program"], load(content)), metadata)
+    return LightPolicy(Program.restore(metadata["program"], load(content), input_names(metadata)), metadata)
 
 
 def read_policy_file(path: Path) -> LightPolicy:
@@ -69,12 +74,14 @@ def read_policy_file(path: Path) -> LightPolicy:
             arrays = {name: _number(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         if metadata["format_version"] == 1:
             arrays |= constants_of(metadata)
-        program = Program.restore(metadata["program"], arrays)
+        inputs = input_names(metadata)
+        program = Program.restore(metadata["program"], arrays, inputs)
         shapes = {name: values.shape for name, values in arrays.items()}
         refuse_large(
             ((node.operation, node.inputs, node.output) for node in program.nodes),
             shapes,
             metadata["spaces"]["obs_dim"],
+            inputs,
         )
         policy = LightPolicy(program, metadata)
         check_numbers(policy)
@@ -99,7 +106,8 @@ def check_numbers(policy: LightPolicy) -> None:
         if not np.isfinite(values).all():
             raise UserError(f"{name} holds NaN or infinity")
     widths, size = policy.widths, policy.spaces
-    found = policy.program.run_all(np.zeros((2, size.obs_dim), dtype=np.float32))
+    obs = np.zeros((2, size.obs_dim), dtype=np.float32)
+    found = policy.program.run_all(obs, **columns_of(policy.inputs, NOTHING_CHOSEN, 2))
     for name, at in policy.program.outputs.items():
         width, values = widths.get(name, size.action_dim), found[at]
         if values.shape != (2, width) or not np.isfinite(values).all():

@@ -16,6 +16,7 @@ from rl_training.core.errors import UserError, install_hint
 from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Array, Facts, State
 from rl_training.core.version import VERSION
+from rl_training.policies.acting import NOTHING_CHOSEN
 from rl_training.policies.export.program import (
     FLOAT_CONSTANTS,
     MOST_NODES,
@@ -26,7 +27,8 @@ from rl_training.policies.export.program import (
     Step,
     refuse_large,
 )
-from rl_training.policies.opened import METADATA_KEY, DeployedPolicy, damaged, parse_metadata
+from rl_training.policies.inputs import Given, columns_of
+from rl_training.policies.opened import METADATA_KEY, DeployedPolicy, damaged, input_names, parse_metadata
 
 OPSET = 13
 IR_VERSION = 7
@@ -166,7 +168,10 @@ SEVERAL_OPERATORS: dict[str, Callable[[GraphWriter, Node], object]] = {
 
 
 def onnx_bytes(program: Program, metadata: Facts) -> bytes:
-    """The model: `obs` `[batch, obs_dim]` -> `action` (and `mean`, `log_std`, `novelty`), all float32."""
+    """The model: `obs` `[batch, obs_dim]` -> `action` (and `mean`, `log_std`, `novelty`), all float32.
+
+    Inputs such as a dial, `[batch, 1]` each, come beside `obs`; bounds and defaults are in the metadata.
+    """
     onnx = _onnx()
     writer = GraphWriter(onnx)
     for name, values in program.constants.items():
@@ -177,11 +182,12 @@ def onnx_bytes(program: Program, metadata: Facts) -> bytes:
         writer.add("Identity", [result], name)
     spaces, rows = metadata["spaces"], onnx.TensorProto.FLOAT
     widths = {name: 1 if name == "novelty" else len(spaces["action_low"]) for name in program.outputs}
+    given = {"obs": spaces["obs_dim"], **dict.fromkeys(program.inputs, 1)}
     model = onnx.helper.make_model(
         onnx.helper.make_graph(
             writer.nodes,
             "policy",
-            [onnx.helper.make_tensor_value_info("obs", rows, ["batch", spaces["obs_dim"]])],
+            [onnx.helper.make_tensor_value_info(n, rows, ["batch", width]) for n, width in given.items()],
             [onnx.helper.make_tensor_value_info(n, rows, ["batch", width]) for n, width in widths.items()],
             writer.constants,
         ),
@@ -375,8 +381,11 @@ class OnnxPolicy(DeployedPolicy):
         super().__init__(metadata)
         self.session = session
 
-    def compute(self, obs: FloatArray, names: tuple[str, ...]) -> list[FloatArray]:
-        outputs: list[FloatArray] = self.session.run(names, {"obs": obs})
+    def compute(
+        self, obs: FloatArray, names: tuple[str, ...], inputs: Given = NOTHING_CHOSEN
+    ) -> list[FloatArray]:
+        given = {"obs": obs, **columns_of(self.inputs, inputs, len(obs))}
+        outputs: list[FloatArray] = self.session.run(names, given)
         return outputs
 
 
@@ -416,7 +425,7 @@ def checked_metadata(content: bytes, path: Path) -> State:
             )
         metadata = parse_metadata(described, path)
         graph = read_graph(content)
-        refuse_large(graph.steps, graph.constants, metadata["spaces"]["obs_dim"])
+        refuse_large(graph.steps, graph.constants, metadata["spaces"]["obs_dim"], input_names(metadata))
     except (UserError, ValueError, LookupError) as problem:
         if str(path) in str(problem):
             raise
@@ -430,7 +439,8 @@ def check_interface(policy: OnnxPolicy, path: Path) -> None:
     """Inputs and outputs must be those that the metadata speaks of."""
     inputs = {each.name: each.shape[-1] for each in policy.session.get_inputs()}
     outputs = {each.name: each.shape[-1] for each in policy.session.get_outputs()}
-    if inputs != {"obs": policy.spaces.obs_dim} or outputs != policy.widths:
+    wanted = {"obs": policy.spaces.obs_dim, **{each.name: 1 for each in policy.inputs}}
+    if inputs != wanted or outputs != policy.widths:
         raise damaged(path, "its graph does not fit its metadata")
     try:
         found = policy.compute(np.zeros((2, policy.spaces.obs_dim), dtype=np.float32), tuple(outputs))

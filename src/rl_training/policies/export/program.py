@@ -40,11 +40,13 @@ class Program:
     nodes: tuple[Node, ...]
     constants: Mapping[str, Array]
     outputs: Mapping[str, str]
+    inputs: tuple[str, ...] = ()
+    """what is given beside `obs`, `[n, 1]` each"""
 
     def __post_init__(self) -> None:
         if len(self.nodes) > MOST_NODES:
             raise UserError(f"a policy's program must have at most {MOST_NODES} steps, got {len(self.nodes)}")
-        known = {"obs", *self.constants}
+        known = {"obs", *self.inputs, *self.constants}
         for node in self.nodes:
             if node.operation not in OPERATIONS:
                 raise UserError(f"a policy's program cannot do {node.operation!r}")
@@ -56,13 +58,13 @@ class Program:
         if unknown or "action" not in self.outputs:
             raise UserError(f"a policy's program must give an action, it gives {', '.join(self.outputs)}")
 
-    def run(self, obs: Array, wanted: str = "action") -> Array:
+    def run(self, obs: Array, wanted: str = "action", **inputs: Array) -> Array:
         """One output for observations `[n, obs_dim]`."""
-        return self.run_all(obs)[self.outputs[wanted]]
+        return self.run_all(obs, **inputs)[self.outputs[wanted]]
 
-    def run_all(self, obs: Array) -> dict[str, Array]:
+    def run_all(self, obs: Array, **inputs: Array) -> dict[str, Array]:
         """The result of every step, by the names that `outputs` refers to."""
-        values: dict[str, Array] = {**self.constants, "obs": obs}
+        values: dict[str, Array] = {**self.constants, "obs": obs, **inputs}
         for node in self.nodes:
             arguments = [values[name] for name in node.inputs]
             values[node.output] = OPERATIONS[node.operation](*arguments, **node.attributes)
@@ -77,7 +79,7 @@ class Program:
                 needed.update(node.inputs)
         nodes = tuple(node for node in self.nodes if node.output in needed)
         constants = {name: values for name, values in self.constants.items() if name in needed}
-        return Program(nodes, constants, outputs)
+        return Program(nodes, constants, outputs, self.inputs)
 
     def in_double(self) -> Program:
         """The same numbers, ready to compute with; the bounds of the action stay as they leave."""
@@ -85,20 +87,23 @@ class Program:
             name: values if name in FLOAT_CONSTANTS else values.astype(np.float64)
             for name, values in self.constants.items()
         }
-        return Program(self.nodes, wide, self.outputs)
+        return Program(self.nodes, wide, self.outputs, self.inputs)
 
     def description(self) -> State:
         """All but the numbers, as JSON."""
         return {"nodes": [node.to_list() for node in self.nodes], "outputs": dict(self.outputs)}
 
     @classmethod
-    def restore(cls, described: Facts, constants: Mapping[str, Array]) -> Program:
-        """The inverse of `description`; what is missing or odd raises."""
+    def restore(
+        cls, described: Facts, constants: Mapping[str, Array], inputs: tuple[str, ...] = ()
+    ) -> Program:
+        """The inverse of `description`, which takes `inputs`; what is missing or odd raises."""
         nodes = tuple(
             Node(str(operation), tuple(map(str, inputs)), str(output), dict(attributes))
             for operation, inputs, output, attributes in described["nodes"]
         )
-        return cls(nodes, constants, {str(name): str(at) for name, at in described["outputs"].items()})
+        outputs = {str(name): str(at) for name, at in described["outputs"].items()}
+        return cls(nodes, constants, outputs, inputs)
 
 
 FLOAT_CONSTANTS = ("action.low", "action.high")
@@ -180,9 +185,11 @@ MOST_WORK = 10**11
 _PRODUCTS = ("matmul", "linear")
 
 
-def refuse_large(steps: Iterable[Step], constants: Mapping[str, Shape], obs_dim: int) -> None:
+def refuse_large(
+    steps: Iterable[Step], constants: Mapping[str, Shape], obs_dim: int, inputs: Iterable[str] = ()
+) -> None:
     """Follow the sizes of all results; upper limits where an operation takes a part of its input."""
-    shapes: dict[str, Shape] = {**constants, "obs": (2, obs_dim)}
+    shapes: dict[str, Shape] = {**constants, "obs": (2, obs_dim), **dict.fromkeys(inputs, (2, 1))}
     work = 0
     for operation, inputs, output in steps:
         given = [shapes[name] for name in inputs]

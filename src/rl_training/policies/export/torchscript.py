@@ -12,7 +12,9 @@ import torch
 
 from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Facts
+from rl_training.policies.acting import NOTHING_CHOSEN
 from rl_training.policies.export.trace import Outputs
+from rl_training.policies.inputs import Given, Inputs, columns_of
 from rl_training.policies.policy import Policy
 
 METADATA_FILE = "policy.json"
@@ -31,7 +33,9 @@ def torchscript_bytes(policy: Policy, metadata: Facts) -> bytes:
     archive = io.BytesIO()
     described = {key: value for key, value in metadata.items() if key != "program"}
     with quiet_deprecation():
-        traced = torch.jit.trace(module, torch.zeros(2, policy.spaces.obs_dim))  # type: ignore[no-untyped-call]
+        chosen = [torch.full((2, 1), each.default) for each in policy.inputs]
+        example = (torch.zeros(2, policy.spaces.obs_dim), *chosen)
+        traced = torch.jit.trace(module, example)  # type: ignore[no-untyped-call]
         torch.jit.save(traced, archive, _extra_files={METADATA_FILE: json.dumps(described).encode()})
     return archive.getvalue()
 
@@ -43,15 +47,19 @@ def open_torchscript(content: bytes) -> Callable[[FloatArray], FloatArray]:
 
 
 def torchscript_outputs(
-    content: bytes, names: Sequence[str]
-) -> Callable[[FloatArray], dict[str, FloatArray]]:
-    """The first outputs of an archive of ours, which come in the order of its metadata, by name."""
+    content: bytes, names: Sequence[str], inputs: Inputs = ()
+) -> Callable[..., dict[str, FloatArray]]:
+    """The first outputs of an archive of ours, which come in the order of its metadata, by name.
+
+    What it gives takes observations, and inputs by name.
+    """
     with quiet_deprecation():
         module = torch.jit.load(io.BytesIO(content))  # type: ignore[no-untyped-call]
 
-    def compute(obs: FloatArray) -> dict[str, FloatArray]:
+    def compute(obs: FloatArray, given: Given = NOTHING_CHOSEN) -> dict[str, FloatArray]:
+        columns = (obs, *columns_of(inputs, given, len(obs)).values())
         with torch.inference_mode():
-            out = module(torch.from_numpy(obs))
+            out = module(*map(torch.from_numpy, columns))
         values = out if isinstance(out, tuple) else (out,)
         return {name: each.numpy() for name, each in zip(names, values, strict=False)}
 

@@ -27,9 +27,9 @@ class Outputs(nn.Module):
         novelty = () if policy.guard is None else ("novelty",)
         self.names = ("action", *(("mean", "log_std") if distribution else ()), *novelty)
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
-        action: Tensor = self.policy(obs)
-        spread = self.policy.distribution(obs) if self.distribution else ()
+    def forward(self, obs: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        action: Tensor = self.policy(obs, *inputs)
+        spread = self.policy.distribution(obs, *inputs) if self.distribution else ()
         novelty = () if self.policy.guard is None else (self.policy.novelty(obs, action),)
         return (action, *spread, *novelty)
 
@@ -202,9 +202,10 @@ class Tracer:
 
     def program(self, rows: int) -> Program:
         graph = self.record(rows)
+        given = iter(("obs", *(each.name for each in self.policy.inputs)))
         for node in graph.nodes:
             if node.op == "placeholder":
-                self.values[node] = "obs"
+                self.values[node] = next(given)
             elif node.op == "get_attr":
                 self.values[node] = getattr(graph.owning_module, str(node.target)).detach()
             elif node.op == "call_function":
@@ -212,12 +213,14 @@ class Tracer:
         (output,) = (node for node in graph.nodes if node.op == "output")
         results = [self.operand(self.values[each]) for each in output.args[0]]
         outputs = dict(zip(self.compute.names, results, strict=True))
-        return Program(tuple(self.nodes), self.constants, outputs).only(outputs)
+        inputs = tuple(each.name for each in self.policy.inputs)
+        return Program(tuple(self.nodes), self.constants, outputs, inputs).only(outputs)
 
     def record(self, rows: int) -> fx.Graph:
         obs = torch.linspace(-1.0, 1.0, rows * self.policy.spaces.obs_dim).reshape(rows, -1)
         with torch.no_grad():
-            traced = make_fx(self.compute)(obs.to(self.policy.device))
+            chosen = [torch.full((rows, 1), each.default) for each in self.policy.inputs]
+            traced = make_fx(self.compute)(*(each.to(self.policy.device) for each in (obs, *chosen)))
         return traced.graph
 
     def step(self, node: fx.Node) -> Value:

@@ -1,0 +1,98 @@
+"""Numbers that whoever runs a policy chooses while it runs, such as a dial from 0 to 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rl_training.core.errors import ConfigError, UserError, did_you_mean
+from rl_training.core.spaces import FloatArray
+from rl_training.core.types import Facts, State
+
+Given = Mapping[str, npt.ArrayLike | None]
+"""Name -> one number, or one per row; nothing stands for the default."""
+
+RESERVED = ("obs", "action", "applied", "deterministic", "first", "novelty", "previous_action", "state")
+"""Names that calls and files use for other things."""
+
+
+@dataclass(frozen=True)
+class RuntimeInput:
+    """One such number: between which bounds, and what it is where nobody chooses."""
+
+    name: str
+    low: float
+    high: float
+    default: float
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or self.name in RESERVED:
+            raise ConfigError(
+                f"the name of an input must be a word of its own such as dial, got {self.name!r}"
+            )
+        numbers = (self.low, self.default, self.high)
+        if not all(map(math.isfinite, numbers)) or not self.low <= self.default <= self.high:
+            raise ConfigError(
+                f"input {self.name} must have low <= default <= high, got {self.low}, {self.default}, "
+                f"{self.high}"
+            )
+
+    @classmethod
+    def from_dict(cls, values: Facts) -> RuntimeInput:
+        return cls(str(values["name"]), *(float(values[name]) for name in ("low", "high", "default")))
+
+    def to_dict(self) -> State:
+        return asdict(self)
+
+    def column(self, given: npt.ArrayLike | None, rows: int) -> FloatArray:
+        """`[rows, 1]`: what was chosen, for all rows or for each, or the default."""
+        if given is None:
+            return np.full((rows, 1), self.default, dtype=np.float32)
+        try:
+            values = np.asarray(given, dtype=np.float32)
+        except (TypeError, ValueError):
+            values = np.array(np.nan, dtype=np.float32)
+        if (
+            values.shape not in ((), (1,), (rows,), (rows, 1))
+            or not ((values >= self.low) & (values <= self.high)).all()
+        ):
+            raise UserError(
+                f"{self.name} must be a number from {self.low:g} to {self.high:g}, or one per row, "
+                f"got {given!r}"
+            )
+        return np.array(np.broadcast_to(values.reshape(-1, 1), (rows, 1)))
+
+
+Inputs = tuple[RuntimeInput, ...]
+
+
+def columns_of(inputs: Inputs, given: Given, rows: int) -> dict[str, FloatArray]:
+    """A column `[rows, 1]` for every input; a name that no input has is refused."""
+    refuse_unknown(inputs, given)
+    return {each.name: each.column(given.get(each.name), rows) for each in inputs}
+
+
+def with_defaults(inputs: Inputs, chosen: Mapping[str, float]) -> Inputs:
+    """The inputs with other defaults."""
+    refuse_unknown(inputs, chosen)
+    for each in inputs:
+        each.column(chosen.get(each.name), 1)  # says so where it is out of bounds
+    return tuple(replace(each, default=float(chosen.get(each.name, each.default))) for each in inputs)
+
+
+def refuse_unknown(inputs: Inputs, given: Mapping[str, Any]) -> None:
+    known = [each.name for each in inputs]
+    for name, value in given.items():
+        if name not in known and value is not None:
+            has = f"its inputs are {', '.join(known)}" if known else "it has no inputs beside observations"
+            raise UserError(f"this policy has no {name}{did_you_mean(name, known)}; {has}")
+
+
+def inputs_of(described: Sequence[Facts] | None) -> Inputs:
+    """The inverse of `to_dict` for each."""
+    return tuple(RuntimeInput.from_dict(each) for each in described or ())
