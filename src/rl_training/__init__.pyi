@@ -5,6 +5,8 @@ from rl_training.api.algorithms import BC as BC
 from rl_training.api.algorithms import CQL as CQL
 from rl_training.api.algorithms import CRR as CRR
 from rl_training.api.algorithms import CalQL as CalQL
+from rl_training.api.algorithms import DQN as DQN
+from rl_training.api.algorithms import DiscreteCQL as DiscreteCQL
 from rl_training.api.algorithms import EDAC as EDAC
 from rl_training.api.algorithms import FQL as FQL
 from rl_training.api.algorithms import IQL as IQL

@@ -13,6 +13,8 @@ ALGORITHMS = (
     AlgorithmFacts("cal_ql", "CalQL", False, "rl_training.algorithms.cal_ql"),
     AlgorithmFacts("cql", "CQL", False, "rl_training.algorithms.cql"),
     AlgorithmFacts("crr", "CRR", False, "rl_training.algorithms.crr"),
+    AlgorithmFacts("discrete_cql", "DiscreteCQL", False, "rl_training.algorithms.discrete_cql"),
+    AlgorithmFacts("dqn", "DQN", True, "rl_training.algorithms.dqn"),
     AlgorithmFacts("edac", "EDAC", False, "rl_training.algorithms.edac"),
     AlgorithmFacts("fql", "FQL", False, "rl_training.algorithms.fql"),
     AlgorithmFacts("iql", "IQL", False, "rl_training.algorithms.iql"),

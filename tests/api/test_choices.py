@@ -119,7 +119,8 @@ def test_seeds_are_stacked(tmp_path: Path) -> None:
     assert [predict_checkpoint(each.run_dir, [1.0]).shape for each in members] == [(1,), (1,)]
 
 
-TAKE_CHOICES = ("awac", "bc", "crr", "iql")
+TAKE_ANYTHING = ("awac", "bc", "crr", "iql")
+TAKE_CHOICES = ("awac", "bc", "crr", "discrete_cql", "dqn", "iql", "sac")
 
 
 @pytest.mark.parametrize("algo", sorted({*ALGORITHMS.builtin} - {*TAKE_CHOICES}))
@@ -132,7 +133,7 @@ def test_what_has_no_head_for_choices_refuses_and_names_what_has(algo: str, tmp_
 
 
 def test_what_takes_choices_alone_says_so_of_anything_else() -> None:
-    recipe, names = get_recipe("level_values"), ", ".join(TAKE_CHOICES)
+    recipe, names = get_recipe("level_values"), ", ".join(TAKE_ANYTHING)
     many = [Choice(tuple(map(float, range(5)))), Choice(tuple(map(float, range(13))))]
     for parts, words in (
         ([PUMP, Box(0.0, 5.0)], rf"action 1 is a number in \[0, 5\]; .* take mixtures of both: {names}$"),
@@ -141,6 +142,14 @@ def test_what_takes_choices_alone_says_so_of_anything_else() -> None:
         with pytest.raises(ConfigError, match="algo level_values takes only choices, and " + words):
             recipe.check_actions(Spaces.of(2, parts))
     recipe.check_actions(Spaces.of(2, [*many[:1], PUMP]))
+    with pytest.raises(
+        ConfigError, match=r"algo dqn takes only choices, and action 0 is a number in \[-1, 1\]; .*"
+    ):
+        get_recipe("dqn").check_actions(Spaces.of(2, [Box(-1.0, 1.0)]))
+    with pytest.raises(
+        ConfigError, match="algo sac takes only continuous actions or choices, and action 1 is a"
+    ):
+        get_recipe("sac").check_actions(Spaces.of(2, [Box(-1.0, 1.0), PUMP]))
 
 
 def test_a_policy_of_numbers_is_not_cut_to_levels(tmp_path: Path) -> None:

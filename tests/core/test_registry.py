@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import rl_training
+from helpers import task_of
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.cli import main
 from rl_training.core.errors import ConfigError
@@ -94,8 +95,9 @@ def test_a_misspelled_setting_is_refused(algo: str) -> None:
 
 @pytest.mark.parametrize("algo", ALGORITHMS.names())
 def test_there_is_a_starter_config(algo: str) -> None:
-    assert f"{algo}/pendulum" in {config.name for config in list_packaged_configs()}
-    assert load_config(f"{algo}/pendulum").algo == algo
+    starter = f"{algo}/{task_of(algo)}"
+    assert starter in {config.name for config in list_packaged_configs()}
+    assert load_config(starter).algo == algo
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS.names())

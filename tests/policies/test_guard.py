@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import rl_training
-from helpers import BARE_STATE, slow_but_two, tiny_config
+from helpers import BARE_STATE, plain_spaces, slow_but_two, tiny_config
 from judging_problems import lqr_log
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.cli import main
 from rl_training.core.errors import CheckpointError, ConfigError, DataError, UserError
 from rl_training.core.registry import algorithm_names
-from rl_training.core.spaces import Spaces, unit_spaces
+from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import ObservationNormalizer
 from rl_training.data import TransitionDataset
 from rl_training.policies.acting import Controller
@@ -128,8 +128,8 @@ GAPS = np.array(
 def test_every_format_gives_the_same_novelty(algo: str) -> None:
     recipe = get_recipe(algo)
     settings = recipe.settings.build({"hidden_sizes": [8]})
-    learner = recipe.build_learner(settings, unit_spaces(3, 1), seed=0, device=torch.device("cpu"))
-    spaces = Spaces(3, (-2.0,), (2.0,))
+    learner = recipe.build_learner(settings, plain_spaces(algo, 3, 1), seed=0, device=torch.device("cpu"))
+    spaces = Spaces(3, (-2.0,), (2.0,)) if not learner.model.spaces.choices else learner.model.spaces
     learner.policy.set_units(spaces, [ObservationNormalizer(torch.ones(3), torch.full((3,), 2.0))])
     policy, plain = learner.policy.snapshot(), trace_policy(learner.policy)
     with_actions = algo in ("sac", "iql")

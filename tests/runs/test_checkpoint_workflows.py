@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rl_training
-from helpers import assert_same_tree, slow_but_two, tiny_config, train
+from helpers import assert_same_tree, slow_but_two, task_of, tiny_config, train
 from rl_training.core.checkpoints import load_checkpoint, read_header, save_checkpoint
 from rl_training.core.errors import CheckpointError, ConfigError, UserError
 from rl_training.core.registry import algorithm_names
@@ -65,10 +65,11 @@ def test_registry_spec_and_manager_run_every_algorithm(algo: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("algo", algorithm_names())
-def test_packaged_pendulum_config_is_valid_and_typos_are_caught(algo: str) -> None:
-    assert load_config(f"{algo}/pendulum").algo == algo
+def test_a_packaged_config_is_valid_and_typos_are_caught(algo: str) -> None:
+    packaged = f"{algo}/{task_of(algo)}"
+    assert load_config(packaged).algo == algo
     with pytest.raises(ConfigError, match=r"algo_kwargs\.gama is not a known key \(did you mean 'gamma'\?\)"):
-        load_config(f"{algo}/pendulum", ["algo_kwargs.gama=0.9"])
+        load_config(packaged, ["algo_kwargs.gama=0.9"])
 
 
 @pytest.fixture(scope="module")

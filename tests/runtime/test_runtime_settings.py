@@ -18,13 +18,13 @@ import felt_settings
 from fake_algorithm import BESIDE, OFFLINE, ONLINE, Witness, fake_config, offline
 from fake_world import World, by_action
 from felt_settings import DIFFERS, REFUSED, SOUGHT, Felt
+from helpers import plain_spaces
 from rl_training.algorithms.recipe import Recipe, get_recipe
 from rl_training.config.data import ASKED_FIELDS, ColumnsConfig, DatasetPart, OnlineDataFields
 from rl_training.config.run import EarlyStoppingConfig, RewardFields, TrainConfig
 from rl_training.core.checkpoints import read_header
 from rl_training.core.errors import UserError
 from rl_training.core.registry import algorithm_names
-from rl_training.core.spaces import unit_spaces
 from rl_training.runs.metrics import read_metrics
 from rl_training.runs.train import train
 
@@ -75,12 +75,12 @@ def trained(algo: str, settings: dict[str, Any]) -> dict[str, Tensor]:
     key = f"{algo} {json.dumps(settings, sort_keys=True)}"
     if key not in TRAINED:
         recipe = get_recipe(algo)
-        learner = recipe.build_learner(recipe.settings.build(settings), unit_spaces(3, 2), seed=0)
+        learner = recipe.build_learner(recipe.settings.build(settings), plain_spaces(algo, 3, 2), seed=0)
         for step in range(3):
-            learner.update(fixed_batch(step), global_step=step)
+            learner.update(batch_for(algo, step), global_step=step)
         if not recipe.online:
             learner.go_online(0.5)
-            learner.update(fixed_batch(3), global_step=3)
+            learner.update(batch_for(algo, 3), global_step=3)
         obs = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(4, 3)
         acts = {
             f"act {deterministic}": torch.from_numpy(learner.policy.act(obs, deterministic))
@@ -102,6 +102,15 @@ def fixed_batch(seed: int, rows: int = 12) -> dict[str, Tensor]:
         "returns_to_go": 5.0 * numbers[:, 9],
         "next_actions": numbers[:, 10:].tanh(),
     }
+
+
+def batch_for(algo: str, seed: int) -> dict[str, Tensor]:
+    """The same with actions that the algorithm takes."""
+    batch, spaces = fixed_batch(seed), plain_spaces(algo, 3, 2)
+    if spaces.choices:
+        for name in ("actions", "next_actions"):
+            batch[name] = torch.from_numpy(spaces.random(batch[name].numpy()))
+    return batch
 
 
 def differ(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:

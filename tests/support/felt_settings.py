@@ -75,6 +75,12 @@ LEARNER: dict[str, Felt] = {
     "actor_bc_coef": to(1.0),
     "critic_bc_coef": to(1.0),
     "normalize_q": to(False),
+    # DQN and discrete CQL
+    "double": to(False),
+    "td_loss": to("square"),
+    "epsilon_start": to(0.5, epsilon_updates=1000),
+    "epsilon_end": to(1.0, epsilon_updates=2),
+    "epsilon_updates": to(2, epsilon_start=1.0, epsilon_end=0.0),
     # EDAC, FQL
     "eta": to(5.0),
     "flow_steps": to(3),
@@ -123,6 +129,14 @@ OF_ONE: dict[tuple[str, str], Felt] = {
         ("bc", f"critic_{name}"): Felt(felt.values, felt.given, REFUSED)
         for name, felt in {**NETWORKS, "learning_rate": to(0.02)}.items()
     },
+    **{
+        (algo, f"actor_{name}"): Felt(felt.values, felt.given, REFUSED)
+        for algo in ("dqn", "discrete_cql")
+        for name, felt in {**NETWORKS, "learning_rate": to(0.02)}.items()
+    },
+    **{(algo, "target_update"): to("hard") for algo in ("dqn", "discrete_cql")},
+    **{(algo, "target_update_interval"): to(2, target_update="hard") for algo in ("dqn", "discrete_cql")},
+    ("discrete_cql", "cql_alpha"): to(3.0),
     **{
         ("redq", name): Felt(LEARNER[name].values, {"policy_delay": 1})
         for name in ("actor_learning_rate", "target_entropy", "temperature_loss")

@@ -32,6 +32,7 @@ import torch
 import rl_training
 from rl_training import TrainConfig, TransitionDataset, algorithms, data, models
 from rl_training.cli import main
+from rl_training.core.spaces import Choice, Spaces
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "traces"
 VOLATILE = ("time", "updates_per_second", "steps_per_second", "wall_time_seconds", "seconds", "fingerprint")
@@ -163,10 +164,14 @@ LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "ReBRAC": ("ReBRAC", {"policy_delay": 2}),
     "EDAC": ("EDAC", {}),
     "FQL": ("FQL", {"flow_steps": 3}),
+    "DQN": ("DQN", {"td_loss": "square"}),
+    "DiscreteCQL": ("DQN", {"num_critics": 1}),
 }
 """Learner -> its model and own keywords."""
 
 UPDATES = 3
+CHOICES = Spaces.of(3, [Choice((0.0, 1.0, 2.0)), Choice((-1.0, 0.0, 1.0))])
+"""For learners that take choices alone."""
 
 
 def updates(folder: Path) -> dict[str, Any]:
@@ -174,15 +179,19 @@ def updates(folder: Path) -> dict[str, Any]:
     rows = TransitionDataset.from_dict(arrays(lengths=(30, 20, 30, 20)))
     found = {}
     for name, (model_name, keywords) in LEARNERS.items():
+        generator, levels = torch.Generator().manual_seed(2), model_name == "DQN"
+        sizes = {"action_dim": 6, "spaces": CHOICES} if levels else {"action_dim": 2}
         model = getattr(models, f"MLP{model_name}Model")(
-            3, 2, hidden_sizes=(16, 16), generator=torch.Generator().manual_seed(2)
+            3, hidden_sizes=(16, 16), generator=generator, **sizes
         )
         learner = getattr(algorithms, name)(model=model, seed=4, **keywords)
         draws = torch.Generator().manual_seed(9)
-        told = [
-            dict(learner.update(rows.sample(16, generator=draws), global_step=step).metrics)
-            for step in range(UPDATES)
-        ]
+        told = []
+        for step in range(UPDATES):
+            batch = rows.sample(16, generator=draws)
+            if levels:
+                batch["actions"] = torch.from_numpy(CHOICES.random(batch["actions"].numpy()))
+            told.append(dict(learner.update(batch, global_step=step).metrics))
         weights = [parameter.detach().double() for parameter in model.parameters()]
         found[name] = {
             "metrics": plain(told),

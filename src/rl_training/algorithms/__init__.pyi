@@ -15,6 +15,12 @@ from rl_training.algorithms.cql import cql_loss as cql_loss
 from rl_training.algorithms.crr import CRR as CRR
 from rl_training.algorithms.crr import CRR as CRRAlgorithm
 from rl_training.algorithms.crr import crr_loss as crr_loss
+from rl_training.algorithms.discrete_cql import DiscreteCQL as DiscreteCQL
+from rl_training.algorithms.discrete_cql import DiscreteCQL as DiscreteCQLAlgorithm
+from rl_training.algorithms.discrete_cql import discrete_cql_loss as discrete_cql_loss
+from rl_training.algorithms.dqn import DQN as DQN
+from rl_training.algorithms.dqn import DQN as DQNAlgorithm
+from rl_training.algorithms.dqn import dqn_loss as dqn_loss
 from rl_training.algorithms.edac import EDAC as EDAC
 from rl_training.algorithms.edac import EDAC as EDACAlgorithm
 from rl_training.algorithms.edac import edac_loss as edac_loss

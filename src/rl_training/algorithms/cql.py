@@ -81,6 +81,7 @@ class CQL(SAC):
 
     config_class = CQLConfig
     config: CQLConfig
+    takes_actions = ("numbers",)
     critic_moves_first: ClassVar[bool] = False  # all losses of one update see the same parameters
 
     def setup(self) -> None:

@@ -33,6 +33,7 @@ class EDAC(SAC):
 
     config_class = EDACConfig
     config: EDACConfig
+    takes_actions = ("numbers",)
 
     def setup(self) -> None:
         super().setup()

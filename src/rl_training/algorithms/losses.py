@@ -41,6 +41,11 @@ def soft_value(q: Tensor, logprobs: Tensor, alpha: Tensor | float) -> Tensor:
     return q - alpha * logprobs
 
 
+def expected_soft_value(q: Tensor, logprobs: Tensor, alpha: Tensor | float) -> Tensor:
+    """V(s) = sum_k pi_k (Q_k - alpha log pi_k) (Christodoulou 2019, eq. 10): `[K, *S, B]` -> `[*S, B]`."""
+    return (logprobs.exp() * soft_value(q, logprobs, alpha)).sum(0)
+
+
 def soft_actor_loss(q: Tensor, logprobs: Tensor, alpha: Tensor | float) -> Tensor:
     """E[alpha log pi(a|s) - Q(s, a)] (Haarnoja et al. 2018b, eq. 7): `[*S, B]` -> `[*S]`."""
     return -soft_value(q, logprobs, alpha).mean(-1)

@@ -34,6 +34,7 @@ class REDQ(SAC):
 
     config_class = REDQConfig
     config: REDQConfig
+    takes_actions = ("numbers",)
     delayed_metrics = ("actor_loss", "entropy_term")
     # The authors take the actor's gradient before the critics' step.
     critic_moves_first: ClassVar[bool] = False

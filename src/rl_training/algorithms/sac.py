@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log, prod
 from typing import ClassVar, Literal
 
 import torch
@@ -14,7 +15,14 @@ from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
 from rl_training.config.data import OnlineDataFields
 from rl_training.config.run import OnlineFields
+from rl_training.core.spaces import ActionKind
+from rl_training.models.actors import StochasticActor
+from rl_training.models.choices import LevelCritics, joint_log_probabilities
+from rl_training.models.critics import QEnsemble
 from rl_training.models.models import MLPSACModel, SACNetworkConfig
+
+USUAL_ENTROPY = 0.5
+"""Share of the largest entropy, that of uniform levels, at which alpha aims of itself."""
 
 
 class SACConfig(LearnerConfig):
@@ -26,7 +34,9 @@ class SACConfig(LearnerConfig):
         "entropy temperature: a number is fixed, auto is learned from target_entropy (start 1.0)",
         ge=0,
     )
-    target_entropy: float | None = setting(None, "entropy that alpha aims at; none: minus the action size")
+    target_entropy: float | None = setting(
+        None, "entropy that alpha aims at; none: minus the action size, of choices half of the largest one"
+    )
     temperature_loss: Literal["log", "exp"] = setting(
         "log", "alpha's loss: log (common code) or exp (the paper's equation); same direction, other scale"
     )
@@ -35,10 +45,14 @@ class SACConfig(LearnerConfig):
 
 
 class SAC(Learner):
-    """Off-policy maximum-entropy actor-critic with clipped double Q and a learned temperature."""
+    """Off-policy maximum-entropy actor-critic with clipped double Q and a learned temperature.
+
+    Where actions are choices, expectations over them are sums and nothing is drawn (arXiv:1910.07207).
+    """
 
     config_class = SACConfig
     config: SACConfig
+    takes_actions: ClassVar[tuple[ActionKind, ...]] = ("numbers", "choices")
     critic_moves_first: ClassVar[bool] = True
     """Whether the actor's gradient sees this update's critic (SAC's order) or the one before it."""
 
@@ -46,8 +60,10 @@ class SAC(Learner):
         self.actor = self.model.actor
         self.critic, self.target_critic = self.add_critic()
         self.add_optimizer("actor", self.actor.parameters(), "actor")
+        self.levels = self.model.spaces.levels if self.model.spaces.kind == "choices" else ()
         entropy = self.config.target_entropy
-        self.target_entropy = -float(self.model.action_dim) if entropy is None else entropy
+        usual = USUAL_ENTROPY * log(prod(self.levels)) if self.levels else -float(self.model.action_dim)
+        self.target_entropy = usual if entropy is None else entropy
         self.learns_alpha = self.config.alpha == "auto"
         if self.learns_alpha:
             self.log_alpha = torch.zeros((), device=self.device, requires_grad=True)
@@ -58,7 +74,7 @@ class SAC(Learner):
 
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
         shape = (batch_size, self.model.action_dim)
-        return {"next": ("normal", shape), "current": ("normal", shape)}
+        return {} if self.levels else {"next": ("normal", shape), "current": ("normal", shape)}
 
     def stage(self) -> str:
         # The last update of each round of `policy_delay` moves the actor.
@@ -95,17 +111,31 @@ class SAC(Learner):
         return losses.critic_mse(q, target), {"target_q_mean": target.mean(-1)}
 
     def value_target(self, batch: Batch, noise: Noise) -> Tensor:
-        """r + gamma (1 - d) V(s'), the next action drawn from the online actor."""
-        next_actions, logprobs = self.actor(batch["next_obs"], noise["next"])
-        next_q = losses.reduce_critics(self.target_critic(batch["next_obs"], next_actions), "min")
-        next_value = losses.soft_value(next_q, logprobs, self.alpha())
+        """r + gamma (1 - d) V(s'), the next action drawn from the online actor, or all of them weighed."""
+        if self.levels:
+            q, logprobs = self.each_level(self.target_critic, batch["next_obs"], "min")
+            next_value = losses.expected_soft_value(q, logprobs, self.alpha())
+        else:
+            next_actions, logprobs = self.actor(batch["next_obs"], noise["next"])
+            next_q = losses.reduce_critics(self.target_critic(batch["next_obs"], next_actions), "min")
+            next_value = losses.soft_value(next_q, logprobs, self.alpha())
         return losses.td_target(batch["rewards"], batch["dones"], next_value, self.discount(batch))
 
     def actor_loss(self, batch: Batch, noise: Noise, stage: str) -> tuple[Tensor, Tensor]:
-        """Loss `[*S]` and the log-probabilities `[*S, B]` of the actions it was taken at."""
+        """Loss `[*S]` and the log-probabilities `[*S, B]` of the actions it was taken at, or their mean."""
+        if self.levels:
+            q, logprobs = self.each_level(self.critic, batch["obs"], self.config.actor_reduce)
+            value = losses.expected_soft_value(q.detach(), logprobs, self.alpha())
+            return -value.mean(-1), (logprobs.exp() * logprobs).sum(0)
         actions, logprobs = self.actor(batch["obs"], noise["current"])
         value = self.actor_value(batch["obs"], actions)
         return losses.soft_actor_loss(value, logprobs, self.alpha()), logprobs
+
+    def each_level(self, critic: QEnsemble, obs: Tensor, how: losses.Reduction) -> tuple[Tensor, Tensor]:
+        """Values and log-probabilities of every combination of levels, both `[K, *S, B]`."""
+        assert isinstance(critic, LevelCritics) and isinstance(self.actor, StochasticActor)
+        logprobs = joint_log_probabilities(self.actor.distribution(obs)[0], self.levels)
+        return losses.reduce_critics(critic.values(obs).movedim(-1, 0), how), logprobs.movedim(-1, 0)
 
     def actor_value(self, obs: Tensor, actions: Tensor) -> Tensor:
         return losses.reduce_critics(self.critic(obs, actions), self.config.actor_reduce)

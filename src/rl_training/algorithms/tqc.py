@@ -37,6 +37,7 @@ class TQC(SAC):
 
     config_class = TQCConfig
     config: TQCConfig
+    takes_actions = ("numbers",)
     model_sizes = ("num_critics", "num_quantiles")
 
     def setup(self) -> None:

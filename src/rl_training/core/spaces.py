@@ -297,12 +297,14 @@ class Spaces:
         columns = []
         for part, block, *scale in zip(self.parts, self._blocks, *self.scale, strict=True):
             if isinstance(part, Choice):
-                numbers = torch.from_numpy(part.numbers).to(unit.device)
-                columns.append(numbers[unit[..., block].argmax(-1)])
+                places = torch.arange(len(part.levels), device=unit.device)
+                best = unit[..., block].argmax(-1, keepdim=True) == places
+                numbers = torch.tensor(part.numbers.tolist(), device=unit.device, dtype=unit.dtype)
+                columns.append((best.to(unit.dtype) @ numbers.unsqueeze(-1)).float())
             else:
                 middle, half, low, high = map(float, scale)
-                columns.append((unit[..., block.start] * half + middle).float().clamp(low, high))
-        return torch.stack(columns, dim=-1)
+                columns.append((unit[..., block] * half + middle).clamp(low, high).float())
+        return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-1)
 
     def random(self, uniform: npt.ArrayLike) -> FloatArray:
         """Encoded actions, all equally likely, from numbers in [-1, 1), one per column."""

@@ -4,7 +4,7 @@ from rl_training.core.registry import lazy_exports
 
 MODELS = tuple(f"MLP{name}Model" for name in ("AWAC", "BC", "IQL", "REDQ", "SAC", "TD3", "TQC"))
 SOURCES = {name: "rl_training.models.models" for name in MODELS}
-SOURCES |= {f"MLP{name}Model": "rl_training.models.models" for name in ("EDAC", "FQL", "ReBRAC")}
+SOURCES |= {f"MLP{name}Model": "rl_training.models.models" for name in ("DQN", "EDAC", "FQL", "ReBRAC")}
 SOURCES |= {name: "rl_training.models.models" for name in ("PolicyModel", "CriticModel")}
 SOURCES |= {name: "rl_training.models.networks" for name in ("Network", "register_network")}
 SOURCES |= {name: "rl_training.models.networks" for name in ("NetworkConfig", "NetworkPlan")}

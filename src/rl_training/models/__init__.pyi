@@ -3,6 +3,7 @@
 from rl_training.models.models import CriticModel as CriticModel
 from rl_training.models.models import MLPAWACModel as MLPAWACModel
 from rl_training.models.models import MLPBCModel as MLPBCModel
+from rl_training.models.models import MLPDQNModel as MLPDQNModel
 from rl_training.models.models import MLPEDACModel as MLPEDACModel
 from rl_training.models.models import MLPFQLModel as MLPFQLModel
 from rl_training.models.models import MLPIQLModel as MLPIQLModel

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from rl_training.core.errors import ConfigError
 from rl_training.models.actors import (
+    Actor,
     ActorOptions,
     GaussianActor,
     SigmoidStdGaussian,
@@ -36,6 +37,12 @@ SMALLEST_UNIFORM = 1e-7
 def one_hot(places: Tensor, levels: int, like: Tensor) -> Tensor:
     """The shares `[…, levels]` that choose those places: 0, and 1 at the place."""
     return (places.unsqueeze(-1) == torch.arange(levels, device=places.device)).to(like.dtype)
+
+
+def best_of(values: Tensor) -> Tensor:
+    """The block of the largest of `[…, levels]` values."""
+    places = torch.arange(values.shape[-1], device=values.device)
+    return as_block((values.argmax(-1, keepdim=True) == places).to(values.dtype))
 
 
 def as_block(shares: Tensor) -> Tensor:
@@ -184,10 +191,15 @@ class FactoredActor(StochasticActor):
     def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         return self.of_outputs(self.net(obs))
 
-    def of_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities are normalised here, once, for whoever draws and whoever weighs."""
+    def heads(self, outputs: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The network's numbers for the boxes, and the logits of each choice."""
         sizes = [self.box_outputs, *(size for size in self.levels if size > 1)]
         raw, *logits = torch.split(outputs, sizes, dim=-1)
+        return raw, logits
+
+    def of_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities are normalised here, once, for whoever draws and whoever weighs."""
+        raw, logits = self.heads(outputs)
         logs = [each.log_softmax(-1) for each in logits]
         if self.boxes is None:
             values = self.join(raw, logs)
@@ -223,7 +235,14 @@ class FactoredActor(StochasticActor):
     def mode_of(self, mean: Tensor) -> Tensor:
         centre, logs = self.split(mean)
         boxes = centre if self.boxes is None else self.boxes.mode_of(centre)
-        return self.join(boxes, [as_block(one_hot(each.argmax(-1), each.shape[-1], each)) for each in logs])
+        return self.join(boxes, [best_of(each) for each in logs])
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """From logits as they are: their largest is that of the probabilities."""
+        raw, logits = self.heads(self.net(obs))
+        if self.boxes is not None:
+            raw = self.boxes.mode_of(self.boxes.distribution(raw)[0])
+        return self.join(raw, [best_of(each) for each in logits])
 
     def log_prob(self, obs: Tensor, actions: Tensor, dropout_noise: Tensor | None = None) -> Tensor:
         if dropout_noise is None:
@@ -249,11 +268,13 @@ class LevelCritics(QEnsemble):
         self.obs_dim, self.action_dim, self.levels = obs_dim, sum(levels), list(levels)
         self.num_critics, self.num_outputs, self.cap = num_critics, prod(levels), cap
         plan = plan or NetworkPlan(part="critic")
-        self.net = build_network(obs_dim, self.num_outputs, plan, (num_critics,), generator=generator)
+        lead = () if num_critics == 1 else (num_critics,)  # one alone is a plain network
+        self.net = build_network(obs_dim, self.num_outputs, plan, lead, generator=generator)
 
     def values(self, obs: Tensor) -> Tensor:
         """Q of every combination: `[*S, B, O]` -> `[*S, E, B, K]`."""
-        return self.capped(self.net(obs.unsqueeze(-3)))
+        values = self.net(obs).unsqueeze(-3) if self.num_critics == 1 else self.net(obs.unsqueeze(-3))
+        return self.capped(values)
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
         return self.each(obs, actions.unsqueeze(-3))
@@ -264,3 +285,63 @@ class LevelCritics(QEnsemble):
     def many(self, obs: Tensor, actions: Tensor) -> Tensor:
         shares = joint_shares(actions, self.levels).unsqueeze(-4)  # [*S, 1, B, N, K]
         return (self.values(obs).unsqueeze(-2) * shares).sum(-1)
+
+
+class EpsilonGreedy(Actor):
+    """The action of the largest value; with probability epsilon a random one, all equally likely."""
+
+    kind = "epsilon_greedy"
+    draws = "action = argmax Q; a draw takes any action with probability epsilon"
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        plan: NetworkPlan | None = None,
+        *,
+        levels: Sequence[int],
+        num_critics: int = 1,
+        epsilon: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        nn.Module.__init__(self)  # its network is that of the critics
+        if sum(levels) != action_dim or min(levels) < 2:
+            raise ConfigError(f"an epsilon-greedy actor of levels {list(levels)} makes no sense")
+        self.obs_dim, self.action_dim, self.epsilon = obs_dim, action_dim, epsilon
+        self.critic = LevelCritics(obs_dim, levels, int(num_critics), plan, generator=generator)
+        self.table = joint_actions(levels)
+
+    @property
+    def net(self) -> Network:  # type: ignore[override]  # it is that of the critics
+        return self.critic.net
+
+    @property
+    def noise_size(self) -> int:
+        return 2
+
+    def options(self) -> ActorOptions:
+        critic = self.critic
+        return {"levels": critic.levels, "num_critics": critic.num_critics, "epsilon": self.epsilon}
+
+    def best(self, obs: Tensor) -> Tensor:
+        """The number of the combination with the largest value, the mean over critics."""
+        return self.critic.values(obs).mean(-3).argmax(-1)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        critic = self.critic
+        values = critic.net(obs) if critic.num_critics == 1 else critic.values(obs).mean(-3)
+        return as_shares(best_of(values)) @ self.table.to(obs.device, obs.dtype)
+
+    def draw(self, obs: Tensor, noise: Tensor) -> Tensor:
+        actions: Tensor = self(obs, noise)[0]
+        return actions
+
+    def forward(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Random actions by two normal numbers a row, and their log-probabilities."""
+        best, count = self.best(obs), self.critic.num_outputs
+        whether, which = torch.special.ndtr(noise).unbind(-1)
+        other = (which * count).long().clamp(max=count - 1)
+        chosen = torch.where(whether < self.epsilon, other, best)
+        share = self.epsilon / count + (1.0 - self.epsilon) * (chosen == best).to(noise.dtype)
+        table = self.table.to(obs.device, obs.dtype)
+        return table[chosen], share.log()

@@ -22,7 +22,7 @@ from rl_training.models.actors import (
     UnboundedGaussian,
     VelocityField,
 )
-from rl_training.models.choices import FAMILIES, FactoredActor, LevelCritics
+from rl_training.models.choices import FAMILIES, EpsilonGreedy, FactoredActor, LevelCritics
 from rl_training.models.critics import QEnsemble, QuantileEnsemble, StateValue
 from rl_training.models.networks import NETWORKS, Activation, Initial, NetworkConfig, Norm, widths
 
@@ -88,7 +88,8 @@ class PolicyModel(nn.Module):
     def sample_actions(self, obs: Tensor, *, generator: torch.Generator | None = None) -> ActionSample:
         """Draw one action per observation; a single `(obs_dim,)` observation counts as a batch of one."""
         obs = as_batch(obs)
-        noise = torch.randn(*obs.shape[:-1], self.action_dim, generator=generator, device=obs.device)
+        size = self.actor.noise_size
+        noise = torch.randn(*obs.shape[:-1], size, generator=generator, device=obs.device)
         actions, logprobs = self.actor(obs, noise)
         return ActionSample(actions.clamp(-1.0, 1.0), logprobs)
 
@@ -357,3 +358,41 @@ class MLPFQLModel(CriticModel):
         self.flow = VelocityField(
             self.obs_dim, self.action_dim, self.config.plan("actor"), generator=generator
         )
+
+
+class DQNNetworkConfig(NetworkConfig):
+    """Keywords of `MLPDQNModel`."""
+
+    num_critics: int = setting(
+        1, "networks of values; targets take their minimum, actions their mean", ge=1, most=MAX_CRITICS
+    )
+
+
+class MLPDQNModel(PolicyModel):
+    """One network, or several, with a value for each combination of levels; the policy follows from it."""
+
+    config_class = DQNNetworkConfig
+    config: DQNNetworkConfig
+
+    def make_actor(self, generator: torch.Generator | None) -> Actor:
+        if self.spaces.kind != "choices":
+            raise ConfigError(f"MLPDQNModel takes spaces of choices, these are of {self.spaces.kind}")
+        return EpsilonGreedy(
+            self.obs_dim,
+            self.action_dim,
+            self.config.plan("critic"),
+            levels=self.spaces.levels,
+            num_critics=self.config.num_critics,
+            generator=generator,
+        )
+
+    @property
+    def critic(self) -> LevelCritics:
+        """That of the actor: there is one network."""
+        assert isinstance(self.actor, EpsilonGreedy)
+        return self.actor.critic
+
+    def q_values(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
+        """Q_1, Q_2 …, each `(B,)`."""
+        values: Tensor = self.critic(as_batch(obs), as_batch(actions))
+        return values.unbind(-2)

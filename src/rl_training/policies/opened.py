@@ -217,4 +217,4 @@ class DeployedPolicy(ActingPolicy, ABC):
         """Every output that the metadata speaks of, and how many numbers it has for an observation."""
         names = [*ACTION, *(DISTRIBUTION if self.has_distribution else ())]
         novelty = {} if self.guard_facts is None else {"novelty": 1}
-        return dict.fromkeys(names, self.spaces.action_dim) | novelty
+        return dict.fromkeys(names, self.spaces.action_columns) | novelty

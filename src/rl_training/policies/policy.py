@@ -245,6 +245,7 @@ ACTORS: Registry[type[Actor]] = Registry(
         "sigmoid_std": "rl_training.models.actors:SigmoidStdGaussian",
         "one_step": "rl_training.models.actors:OneStepActor",
         "factored": "rl_training.models.choices:FactoredActor",
+        "epsilon_greedy": "rl_training.models.choices:EpsilonGreedy",
     },
 )
 

@@ -109,7 +109,7 @@ def check_numbers(policy: LightPolicy) -> None:
     obs = np.zeros((2, size.obs_dim), dtype=np.float32)
     found = policy.program.run_all(obs, **columns_of(policy.inputs, NOTHING_CHOSEN, 2))
     for name, at in policy.program.outputs.items():
-        width, values = widths.get(name, size.action_dim), found[at]
+        width, values = widths.get(name, size.action_columns), found[at]
         if values.shape != (2, width) or not np.isfinite(values).all():
             raise UserError(
                 f"{name} must have {width} numbers for an observation, got shape {values.shape[1:]}"

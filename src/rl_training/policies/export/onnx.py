@@ -128,6 +128,15 @@ def _nan_is_infinity(writer: GraphWriter, node: Node) -> None:
     writer.add("Where", [writer.add("IsNaN", [x], f"{out}.unknown"), infinity, x], out)
 
 
+def _best(writer: GraphWriter, node: Node) -> None:
+    place = writer.add("ArgMax", node.inputs, f"{node.output}.place", axis=-1, keepdims=1)
+    writer.cast(place, "DOUBLE", node.output)
+
+
+def _equal(writer: GraphWriter, node: Node) -> None:
+    writer.cast(writer.add("Equal", node.inputs, f"{node.output}.same"), "DOUBLE", node.output)
+
+
 ONE_OPERATOR = {
     "add": "Add",
     "subtract": "Sub",
@@ -159,6 +168,8 @@ SEVERAL_OPERATORS: dict[str, Callable[[GraphWriter, Node], object]] = {
         "ReduceSum", [*node.inputs, writer.whole(node, "axis", -1)], node.output
     ),
     "smallest": lambda writer, node: writer.add("ReduceMin", node.inputs, node.output, axes=[-1], keepdims=1),
+    "best": _best,
+    "equal": _equal,
     "silu": _silu,
     "gelu": _gelu,
     "elu": _elu,
@@ -225,6 +236,8 @@ OPERATIONS = {
         "ReduceMean": "mean",
         "ReduceSum": "sum",
         "ReduceMin": "smallest",
+        "ArgMax": "best",
+        "Equal": "equal",
         "Transpose": "transpose",
         "Where": "add",
     },

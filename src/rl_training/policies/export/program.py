@@ -150,6 +150,8 @@ OPERATIONS: dict[str, Operation] = {
     "mean": lambda x: x.mean(-1, keepdims=True),
     "sum": lambda x: x.sum(-1, keepdims=True),
     "smallest": lambda x: x.min(-1, keepdims=True),
+    "best": lambda x: x.argmax(-1)[..., None].astype(np.float64),
+    "equal": lambda x, y: np.equal(x, y).astype(np.float64),
     "maximum": np.maximum,
     "minimum": np.minimum,
     "relu": lambda x: np.maximum(x, 0.0),
@@ -210,7 +212,7 @@ def _result(operation: str, given: Sequence[Shape]) -> Shape:
         return (*given[0][:-2], *given[0][-2:][::-1])
     if operation == "join":
         return (*given[0][:-1], sum(shape[-1] for shape in given))
-    if operation in ("columns", "mean", "sum", "smallest"):
+    if operation in ("columns", "mean", "sum", "smallest", "best"):
         return given[0]
     return _stretched(*given)
 

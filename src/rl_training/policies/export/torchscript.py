@@ -70,9 +70,11 @@ def torchscript_outputs(
 def quiet_deprecation() -> Iterator[None]:
     """torch sends those who stay in Python to torch.export; programs in C++ still load TorchScript.
 
-    It also warns of every branch on a shape; those here are on the shapes of weights, which do not change.
+    It also warns of every branch on a shape, those here are of weights, and of constants: levels stay what
+    they are.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.filterwarnings("ignore", category=Warning, message="Converting a tensor to a Python")
+        for words in ("Converting a tensor to a Python", "torch.tensor results are registered"):
+            warnings.filterwarnings("ignore", category=Warning, message=words)
         yield

@@ -60,6 +60,7 @@ SAME_IN_BOTH = {
     "abs.default": "absolute",
     "sin.default": "sine",
     "cos.default": "cosine",
+    "eq.Tensor": "equal",
 }
 """torch's name of an operation -> ours, where the arguments are the same."""
 
@@ -135,6 +136,19 @@ def _nan_is_infinity(tracer: Tracer, arguments: Arguments, options: Keywords) ->
     return tracer.add("nan_is_infinity", arguments[0])
 
 
+def _best(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
+    if arguments[1:] not in ([-1, True], [1, True]):
+        raise refusal(tracer.policy, "it looks for the best of rows")
+    return tracer.add("best", arguments[0])
+
+
+def _columns(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
+    x, axis, start, stop = arguments[:4]
+    if axis not in (-1, 1) or arguments[4:] not in ([], [1]) or start < 0 or stop < 0:
+        raise refusal(tracer.policy, "it takes a part of the rows")
+    return tracer.add("columns", x, start=start, stop=stop)
+
+
 SPECIAL: dict[str, Translation] = {
     "_to_copy.default": _cast,
     "addmm.default": lambda tracer, arguments, options: tracer.add("linear", *arguments[1:], arguments[0]),
@@ -145,6 +159,8 @@ SPECIAL: dict[str, Translation] = {
     "transpose.int": lambda tracer, arguments, options: tracer.add("transpose", arguments[0]),
     "clamp.default": _clamp,
     "native_layer_norm.default": _layer_norm,
+    "argmax.default": _best,
+    "slice.Tensor": _columns,
     "split.Tensor": _split,
     "split_with_sizes.default": _split,
     "gelu.default": _gelu,

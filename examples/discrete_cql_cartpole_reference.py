@@ -1,0 +1,5 @@
+"""`cartpole_reference.py` for discrete_cql."""
+
+from cartpole_reference import main
+
+main("discrete_cql")
