@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,7 +106,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     minari_root: MinariRootOption = None,
 ) -> None:
-    """Say what is in a dataset and what is suspicious about it.
+    """Say what is in a dataset, what is suspicious about it, and whether a policy should look back.
 
     Of a table whose columns are not known, say what they may be, and propose a mapping.
     """
@@ -292,6 +293,12 @@ def _print_report(found: Inspection) -> None:
     shares = "on a bound, or levels" if found.level_shares else "on a bound"
     print_table(("action", "min", "max", shares), action_rows(found))
     print_table(("observation", "min", "max", "mean", "std"), observation_rows(found))
+    if found.advice is not None:
+        print_table(("earlier rows looked at", "changes not foreseen"), found.advice.rows())
+        for sentence in found.advice.sentences:
+            typer.echo(f"- {sentence}")
+        if found.advice.observations is not None:
+            typer.echo(f"  --obs {shlex.quote(found.advice.observations)}")
     for warning in found.warnings:
         typer.echo(f"- {warning}")
     if not found.warnings:

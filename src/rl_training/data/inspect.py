@@ -13,9 +13,11 @@ import numpy.typing as npt
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces, level_text
 from rl_training.core.types import Array, State
+from rl_training.data.advice import Advice, advise
 from rl_training.data.episodes import episode_lengths, episode_returns
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
+from rl_training.data.log_checks import hidden_mistakes
 from rl_training.data.reading import BOUND_TOLERANCE, few_levels, few_levels_words, piles_up, row_chunks
 from rl_training.data.write import replacing
 
@@ -63,6 +65,8 @@ class Inspection:
     """of an action that may be a choice, its few values"""
     non_finite: dict[str, int]
     duplicates: int
+    advice: Advice | None = None
+    """what a policy should look at besides the present row"""
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -112,6 +116,7 @@ class Inspection:
             },
             "non_finite": self.non_finite,
             "duplicates": self.duplicates,
+            "advice": None if self.advice is None else self.advice.to_dict(),
             "warnings": self.warnings,
         }
 
@@ -158,8 +163,9 @@ def inspect_log(log: EpisodeLog, bounds: Spaces | None = None) -> Inspection:
         maybe_choices=few_levels(actions, choices),
         non_finite={name: count for name, values in columns.items() if (count := _non_finite(values))},
         duplicates=_duplicates(obs, actions),
+        advice=advise(log),
     )
-    found.warnings.extend([*log.notes, *data_checks(found)])
+    found.warnings.extend([*log.notes, *data_checks(found), *hidden_mistakes(log)])
     return found
 
 
@@ -405,8 +411,10 @@ def plot_inspection(found: Inspection, log: EpisodeLog, path: Path) -> None:
 
     source = Path(found.source)
     title = source.name if source.is_absolute() or source.suffix else found.source
-    figure = Figure(figsize=(12, 7), dpi=130, layout="constrained")
-    (returns, order, lengths), (rewards, actions, observations) = figure.subplots(2, 3)
+    more = 0 if found.advice is None else 1
+    figure = Figure(figsize=(12 + 4 * more, 7), dpi=130, layout="constrained")
+    panels = figure.subplots(2, 3 + more)
+    (returns, order, lengths), (rewards, actions, observations) = panels[:, :3]
     figure.suptitle(
         f"{title}: {found.rows:,} rows, {len(found.returns):,} episodes, "
         f"{found.terminations:,} terminations, {found.timeouts:,} time-outs",
@@ -422,6 +430,9 @@ def plot_inspection(found: Inspection, log: EpisodeLog, path: Path) -> None:
     _label(order, "episode, in the order of the file", "return")
     _draw_actions(actions, log.actions[::step], found)
     _draw_observations(observations, found)
+    if found.advice is not None:
+        _draw_past(panels[0, 3], found.advice)
+        _draw_effects(panels[1, 3], found.advice)
     for panel in (returns, order, lengths, rewards, observations):
         panel.grid(alpha=0.25)
     for panel in figure.axes:
@@ -479,6 +490,27 @@ def _draw_observations(panel: Axes, found: Inspection) -> None:
     _label(panel, "observation", "value")
     if len(features) <= MANY_FEATURES // 2:
         panel.set_xticks(features)
+
+
+def _draw_past(panel: Axes, advice: Advice) -> None:
+    """How much of the next row is not foreseen, by rows looked back."""
+    panel.plot(list(advice.errors), [100 * error for error in advice.errors.values()], "o-", color=BLUE)
+    panel.set_ylim(bottom=0)
+    panel.set_xticks(list(advice.errors))
+    panel.grid(alpha=0.25)
+    _label(panel, "earlier rows looked at", "% of changes not foreseen")
+
+
+def _draw_effects(panel: Axes, advice: Advice) -> None:
+    """After how many rows an action shows: the effect of each of the last rows."""
+    count = len(advice.effects)
+    for index, (name, sizes) in enumerate(advice.effects.items()):
+        places = np.arange(len(sizes)) + 0.8 * (index + 0.5) / count - 0.4
+        panel.bar(places, sizes, width=0.8 / count, label=name)
+    panel.grid(alpha=0.25)
+    if count <= MANY:
+        _legend(panel)
+    _label(panel, "rows since an action was set", "effect on the next row, in its standard errors")
 
 
 def _legend(panel: Axes) -> None:

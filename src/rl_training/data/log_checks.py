@@ -1,0 +1,407 @@
+"""Mistakes in a log that nothing else notices: each would train a policy that looks good and is not.
+
+Every check is quiet unless a log shows the mistake plainly; which logs it was tried on is written in the
+tests. Fits are made on a sample, so that a log of a million rows takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rl_training.core.types import Array
+from rl_training.data.episodes import episode_lengths
+from rl_training.data.log import EpisodeLog
+from rl_training.data.log_sample import (
+    Float64,
+    LogSample,
+    curved,
+    held_out_residuals,
+    sample_log,
+    standardised,
+    unexplained,
+)
+
+MOST_COLUMNS = 60
+"""Fits need time that grows with the square of this number; wider logs are looked at column by column."""
+
+ENOUGH_ROWS = 300
+
+
+def hidden_mistakes(log: EpisodeLog) -> list[str]:
+    """Every mistake that the rows show, in plain words."""
+    sample = sample_log(log)
+    words = []
+    clocks = []
+    for index in range(sample.obs.shape[1]):
+        found = [*_clocks(_name(log, "observation", index), sample.obs[:, index], sample)]
+        words += found
+        clocks += [index] * bool(found)
+    words += [*_columns_with_gaps(log, sample), *_copies(log, sample), *_unmarked_trips(log)]
+    sample = replace(sample, obs=np.delete(sample.obs, clocks, axis=1))
+    columns = sample.obs.shape[1] + sample.actions.shape[1]
+    if not sample.obs.shape[1] or columns > MOST_COLUMNS or sample.finite.sum() < ENOUGH_ROWS:
+        return words
+    words += [*_rewards_out_of_step(log, sample), *_actions_late(sample)]
+    return words + (_actions_in_other_units(log, sample) or _two_populations(sample))
+
+
+# ---- single columns
+
+
+def _columns_with_gaps(log: EpisodeLog, sample: LogSample) -> Iterator[str]:
+    obs = log.obs if log.obs.ndim > 1 else log.obs[:, None]
+    actions = log.actions if log.actions.ndim > 1 else log.actions[:, None]
+    for index in range(obs.shape[1]):
+        if np.isnan(obs[:, index]).all():
+            continue
+        name = _name(log, "observation", index)
+        yield from _sentinels(name, obs[:, index], sample.obs[:, index])
+        yield from _stuck(name, obs[:, index])
+    for index in range(actions.shape[1]):
+        yield from _sentinels(_name(log, "action", index), actions[:, index], sample.actions[:, index])
+
+
+def _name(log: EpisodeLog, kind: str, index: int) -> str:
+    return log.info.name_of(kind, index)
+
+
+def _clocks(name: str, column: Float64, sample: LogSample) -> Iterator[str]:
+    """A counter of rows, or the time since 1970: a policy would learn the date instead of the plant."""
+    same = sample.piece[1:] == sample.piece[:-1]
+    steps = np.diff(column)
+    inside = steps[same & np.isfinite(steps)]
+    if len(inside) < 20 or not len(inside[inside > 0]):
+        return
+    low, high = np.nanmin(column), np.nanmax(column)
+    if (inside >= 0).mean() > 0.999 and any(
+        1e9 * unit <= low and high <= 3e9 * unit for unit in (1, 1e3, 1e6)
+    ):
+        yield (
+            f"{name} is a clock (seconds since 1970): a policy would learn the date; leave it out, or give "
+            "it as the time (--time)."
+        )
+        return
+    across = steps[(sample.episode[1:] == sample.episode[:-1] + 1) & np.isfinite(steps)]
+    counts = (np.abs(inside - np.median(inside)) <= 1e-6 * abs(np.median(inside))).mean() > 0.999
+    goes_on = len(across) == 0 or (across > 0).all()
+    if counts and goes_on and high - low >= 20 * abs(np.median(inside)):
+        yield (
+            f"{name} counts rows throughout the log: in use it will have numbers that no row has; leave it "
+            "out."
+        )
+
+
+SENTINELS = (-9999.0, -999.0, -99.0, 999.0, 9999.0, 99999.0, -99999.0, 32767.0, -32768.0, 65535.0, 1e6, -1e6)
+"""Numbers that programs write where there is no value."""
+
+_FAR = 3.0
+
+
+def _sentinels(name: str, column: Array, some: Float64) -> Iterator[str]:
+    """A value far outside all others that comes back exactly: a code for "no value"."""
+    for value in {float(np.nanmin(column)), float(np.nanmax(column))}:
+        known = any(
+            abs(value - code) <= 1e-6 * abs(code) + 0.5 * (abs(value - code) < 1) for code in SENTINELS
+        )
+        rest = some[np.isfinite(some) & (np.abs(some - value) > 1e-6 * abs(value))]
+        if len(rest) < 20:
+            continue
+        gap, span = np.abs(rest - value).min(), rest.max() - rest.min()
+        count = int((column == value).sum())
+        far = gap > _FAR * span if known else gap > 10.0 * span and span > 0
+        if far and count >= (1 if known else 3):
+            yield (
+                f"{name} is {value:g} in {count} rows, far from all other values ({rest.min():g} to "
+                f"{rest.max():g}): probably a code for no value; empty the cells and set missing_values."
+            )
+
+
+_LONG = 40
+
+
+def _stuck(name: str, column: Array) -> Iterator[str]:
+    """A sensor that changes from row to row and then holds one value for a long time, off its bounds."""
+    moves = column[1:] != column[:-1]
+    changes = np.flatnonzero(np.concatenate([[True], moves, [True]]))
+    runs = np.diff(changes)
+    longest = int(runs.argmax())
+    length, value = int(runs[longest]), column[changes[longest]]
+    short = runs[runs < _LONG]
+    moving = short.sum() and len(short) / short.sum()
+    first = int(changes[longest])
+    on_bound = value in (np.nanmin(column), np.nanmax(column))
+    if length < _LONG or moving < 0.9 or on_bound or not np.isfinite(value) or (runs >= _LONG).sum() > 20:
+        return
+    yield (
+        f"{name} changes in nearly every row, but holds {value:g} for {length} rows from row {first} on: a "
+        "sensor that was stuck? Leave these rows out."
+    )
+
+
+_FACTORS = (1.0, -1.0, 100.0, 0.01, 1000.0, 0.001)
+
+
+def _copies(log: EpisodeLog, sample: LogSample) -> Iterator[str]:
+    """Columns that hold the same numbers: twice a sensor, or what a policy cannot have yet."""
+    rows = np.flatnonzero(sample.finite)
+    if len(rows) < 50:
+        return
+    obs, actions, rewards = sample.obs[rows], sample.actions[rows], sample.rewards[rows]
+    varying = [index for index in range(obs.shape[1]) if np.ptp(obs[:, index]) > 0]
+    for place, index in enumerate(varying):
+        name = _name(log, "observation", index)
+        for other in varying[place + 1 :]:
+            if _same(obs[:, index], obs[:, other]):
+                yield (
+                    f"{name} and {_name(log, 'observation', other)} hold the same numbers: leave one of "
+                    "them out."
+                )
+        for action in range(actions.shape[1]):
+            if np.ptp(actions[:, action]) and _scaled(obs[:, index], actions[:, action]):
+                yield (
+                    f"{name} is {_name(log, 'action', action)} of the same row: a policy cannot see what it "
+                    "is about to decide; leave it out, or give that of the row before (lag)."
+                )
+        if np.ptp(rewards) and _same(obs[:, index], rewards) and _depends_on_actions(sample, index):
+            yield (
+                f"{name} is the reward of the same row, which depends on the action: a policy cannot see it "
+                "before it acts; leave it out."
+            )
+
+
+def _same(one: Float64, other: Float64) -> bool:
+    return bool((np.abs(one - other) <= 1e-6 * (np.abs(one) + np.abs(other))).all())
+
+
+def _scaled(one: Float64, other: Float64) -> bool:
+    return any(_same(one, factor * other) for factor in _FACTORS)
+
+
+def _depends_on_actions(sample: LogSample, without: int) -> bool:
+    """Whether actions say something about rewards that the other observations do not."""
+    rows = sample.rows(0, 0)
+    others = np.delete(sample.obs[rows], without, axis=1)
+    with_actions = np.hstack([others, sample.actions[rows]])
+    groups, target = sample.piece[rows], sample.rewards[rows, None]
+    plain = np.ones((len(rows), 1)) if not others.shape[1] else curved(others)
+    return bool(
+        unexplained(curved(with_actions), target, groups)[0] < 0.8 * unexplained(plain, target, groups)[0]
+    )
+
+
+# ---- whole episodes
+
+
+def _unmarked_trips(log: EpisodeLog) -> list[str]:
+    """Episodes that end early, where some observation is at its extreme, and are not marked as failures."""
+    lengths = episode_lengths(log.ends)
+    last = np.flatnonzero(log.ends)
+    cut = ~log.terminated[last]
+    early = cut & (lengths < 0.9 * np.quantile(lengths, 0.9))
+    if early.sum() < 5 or early.mean() < 0.02 or len(log) < ENOUGH_ROWS or log.next_obs is not None:
+        return []
+    obs = log.obs if log.obs.ndim > 1 else log.obs[:, None]
+    others = np.ones(len(log), dtype=bool)
+    for back in range(2):
+        others[np.maximum(last - back, 0)] = False
+    rows = np.flatnonzero(others)
+    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), 50_000)).astype(int)]
+    if len(rows) < ENOUGH_ROWS // 2:
+        return []
+    known = np.where(np.isnan(obs[rows]).all(axis=0), 0.0, obs[rows])
+    low, high = np.nanquantile(known, (0.02, 0.98), axis=0)
+    beyond = (obs[last] < low) | (obs[last] > high)
+    shares = beyond[early].mean(axis=0)
+    usual = beyond[~early].mean(axis=0) if (~early).any() else np.zeros_like(shares)
+    index = int(np.argmax(shares - usual))
+    if shares[index] < 0.6 or usual[index] > 0.2:
+        return []
+    return [
+        f"{int(early.sum())} of {len(lengths)} episodes end early, {shares[index]:.0%} of them with "
+        f"{_name(log, 'observation', index)} at its extremes, and none is marked as the end of the task: if "
+        "these are trips or failures, mark them (--terminated)."
+    ]
+
+
+_EPISODES, _POPULATION = 20, 0.2
+_SPLIT, _BETWEEN = 0.82, 8.0
+"""Share of the spread between episodes that two groups explain (of one bell curve: 0.64, of an even spread:
+0.75), and how much more episodes differ from each other than rows of one episode would let them."""
+
+
+def _two_populations(sample: LogSample) -> list[str]:
+    """Episodes whose next rows follow from observations and actions in two different ways."""
+    rows = sample.rows(0)
+    episodes, number = np.unique(sample.episode[rows], return_inverse=True)
+    counts = np.bincount(number)
+    if len(episodes) < _EPISODES or np.median(counts) < 8:
+        return []
+    inputs = np.hstack([sample.obs[rows], sample.actions[rows]])
+    change = sample.obs[rows + 1] - sample.obs[rows]
+    left = standardised(held_out_residuals(curved(inputs), standardised(change), sample.piece[rows]))
+    ways = np.hstack([np.ones((len(rows), 1)), standardised(inputs)])
+    for column in left.T:
+        for way in ways.T:
+            product = column * way
+            split, between, share = _two_groups(product, number, counts)
+            if split > _SPLIT and between > _BETWEEN and share > _POPULATION:
+                return [
+                    f"The episodes fall into two groups ({share:.0%} and {1 - share:.0%}) in which the same "
+                    "observations and actions lead to different next rows: two machines or settings that no "
+                    "column tells apart? Add a column that says which, or train on each apart."
+                ]
+    return []
+
+
+def _two_groups(values: Float64, number: Array, counts: Array) -> tuple[float, float, float]:
+    """How well two groups explain the episodes' means, how much those differ, share of the smaller group."""
+    means = np.bincount(number, values) / counts
+    within = np.bincount(number, values**2) / counts - means**2
+    between = float(np.var(means) / max(float(np.mean(within / counts)), 1e-18))
+    ordered = np.sort(means)
+    sizes = np.arange(1, len(ordered))
+    sums = np.cumsum(ordered)[:-1]
+    total = ordered.sum()
+    explained = sums**2 / sizes + (total - sums) ** 2 / (len(ordered) - sizes) - total**2 / len(ordered)
+    best = int(explained.argmax())
+    spread = float(((ordered - ordered.mean()) ** 2).sum())
+    share = min(sizes[best], len(ordered) - sizes[best]) / len(ordered)
+    return float(explained[best]) / max(spread, 1e-18), between, float(share)
+
+
+# ---- what belongs to which row
+
+
+def _rewards_out_of_step(log: EpisodeLog, sample: LogSample) -> list[str]:
+    """Rewards that follow from the row before (or after) and not from their own."""
+    rows = sample.rows(1, 2)
+    if not log.info.rewards_known or len(rows) < ENOUGH_ROWS or np.ptp(sample.rewards[rows]) == 0:
+        return []
+    target, groups = sample.rewards[rows, None], sample.piece[rows]
+
+    def left(*shifts: int) -> float:
+        step = [np.hstack([sample.obs[rows + at], sample.actions[rows + at]]) for at in shifts[:-1]]
+        return float(
+            unexplained(curved(np.hstack([*step, sample.obs[rows + shifts[-1]]])), target, groups)[0]
+        )
+
+    own, before, after = left(0, 1), left(-1, 0), left(1, 2)
+    for other, words, remedy in (
+        (before, "late", "follow from the row before"),
+        (after, "early", "follow from the row after"),
+    ):
+        if other < 0.4 * own and own > 0.02 and other < 0.5:
+            return [
+                f"Rewards are one row {words}: {1 - other:.0%} of their spread {remedy}, "
+                f"{max(0.0, 1 - own):.0%} from their own observation and action. Shift the column."
+            ]
+    return []
+
+
+def _actions_late(sample: LogSample) -> list[str]:
+    """Actions that stand one row below the row in which they acted.
+
+    Then the action of a row says nothing about what comes, that of the next row does; and it answers to the
+    row before, which in a log that is right it would only do through the row that it stands in.
+    """
+    rows = sample.rows(0, 1)
+    if len(rows) < ENOUGH_ROWS:
+        return []
+    groups, now, then = sample.piece[rows], sample.obs[rows], sample.obs[rows + 1]
+    change = standardised(then - now)
+    alone = unexplained(curved(now), change, groups)
+    own = unexplained(curved(np.hstack([now, sample.actions[rows]])), change, groups)
+    next_row = unexplained(curved(np.hstack([now, sample.actions[rows + 1]])), change, groups)
+    worth = alone > 1e-4
+    if not worth.any() or (own[worth] / alone[worth]).min() < 0.97:
+        return []
+    if (next_row[worth] / alone[worth]).min() > 0.7:
+        return []
+    answers = unexplained(curved(then), sample.actions[rows + 1], groups)
+    earlier = unexplained(curved(np.hstack([then, now])), sample.actions[rows + 1], groups)
+    if not (answers > 0.05).any() or (earlier / np.maximum(answers, 1e-9))[answers > 0.05].min() > 0.8:
+        return []
+    return [
+        "Actions are one row late: that of a row says nothing about the next row, the one below it does. "
+        "Shift the columns of actions one row up."
+    ]
+
+
+_PARTS = 12
+
+
+def _actions_in_other_units(log: EpisodeLog, sample: LogSample) -> list[str]:
+    """An action that does the opposite, or a multiple, in a part of the log."""
+    rows = sample.rows(0, 1)
+    if len(rows) < ENOUGH_ROWS:
+        return []
+    part = np.minimum(np.arange(len(rows)) * _PARTS // len(rows), _PARTS - 1)
+    change = standardised(sample.obs[rows + 1] - sample.obs[rows])
+    words = []
+    for index in range(sample.actions.shape[1]):
+        gains, trust, spread = _gains(sample, rows, part, change, index)
+        name = _name(log, "action", index)
+        if _turns_round(gains, trust):
+            words.append(
+                f"{name} does the opposite in a part of the log: has it another sign there? Make it one."
+            )
+        elif _other_scale(gains, trust, spread):
+            words.append(
+                f"{name} spreads {spread.max() / spread.min():.0f} times as far in a part of the log as in "
+                "the rest, and each unit does that much less there: other units? Make them the same."
+            )
+    return words
+
+
+def _gains(
+    sample: LogSample, rows: Array, part: Array, change: Float64, index: int
+) -> tuple[Float64, Float64, Float64]:
+    """What one unit of an action does in each part of the log, how surely, and how far the action spreads."""
+    gains, trust, spread = (np.zeros((_PARTS, change.shape[1])) for _ in range(3))
+    others = np.delete(sample.actions[rows], index, axis=1)
+    inputs = np.hstack([standardised(sample.obs[rows]), standardised(others), np.ones((len(rows), 1))])
+    for number in range(_PARTS):
+        here = part == number
+        both = np.hstack([sample.actions[rows[here], index : index + 1], change[here]])
+        left = both - inputs[here] @ np.linalg.lstsq(inputs[here], both, rcond=None)[0]
+        power = float((left[:, 0] ** 2).sum())
+        spread[number] = np.ptp(both[:, 0])
+        if power <= 1e-12 * max(1.0, float((both[:, 0] ** 2).sum())):
+            continue
+        gains[number] = left[:, 0] @ left[:, 1:] / power
+        rest = left[:, 1:] - left[:, :1] * gains[number]
+        trust[number] = np.abs(gains[number]) * np.sqrt(power) / np.maximum(rest.std(axis=0), 1e-9)
+    clearest = int(np.median(trust, axis=0).argmax())
+    return gains[:, clearest], trust[:, clearest], spread[:, 0]
+
+
+def _turns_round(gains: Float64, trust: Float64) -> bool:
+    sure = trust > 8.0
+    signs = np.sign(gains[sure])
+    if sure.sum() < _PARTS - 2 or (signs > 0).sum() < 2 or (signs < 0).sum() < 2 or _borders(signs) > 2:
+        return False
+    sizes = np.abs(gains[sure])
+    ratio = np.median(sizes[signs > 0]) / np.median(sizes[signs < 0])
+    return bool(0.6 < ratio < 1.67)
+
+
+def _other_scale(gains: Float64, trust: Float64, spread: Float64) -> bool:
+    sure = (trust > 8.0) & (spread > 0)
+    if sure.sum() < _PARTS - 2:
+        return False
+    gains, spread = np.abs(gains[sure]), spread[sure]
+    wide = spread > np.sqrt(spread.min() * spread.max())
+    if spread.max() < 8.0 * spread.min() or min(wide.sum(), (~wide).sum()) < 2 or _borders(wide) > 2:
+        return False
+    far = np.median(spread[wide]) / np.median(spread[~wide])
+    weak = np.median(gains[~wide]) / np.median(gains[wide])
+    return bool(0.5 < far / weak < 2.0)
+
+
+def _borders(marks: npt.NDArray[np.generic]) -> int:
+    """How often neighbours differ."""
+    return int((marks[1:] != marks[:-1]).sum())
