@@ -43,6 +43,16 @@ def test_light_entry_points_import_nothing_heavy(code: str) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("words", ["--help", "train --help", "data inspect --help"])
+def test_help_imports_neither_numbers_nor_settings(words: str) -> None:
+    code = f"from rl_training.cli import main; main({words.split()})"
+    done = run_python(
+        "-c", f"{code}\nimport sys\nprint({{'numpy', 'rl_training.config.model'}} & set(sys.modules))"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 def cpu_seconds_of_help() -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = run_python("-m", "rl_training", "--help")

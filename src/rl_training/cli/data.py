@@ -20,7 +20,6 @@ from rl_training.cli.options import (
     print_table,
     with_column_options,
 )
-from rl_training.config.data import TABLE_KINDS
 from rl_training.core.errors import ConfigError, DataError, UserError
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
 
 def print_guess(place: DatasetLocation, fields: dict[str, object], *, as_json: bool) -> bool:
     """Print columns and a mapping to start from, if the place is a table that needs one."""
+    from rl_training.config.data import TABLE_KINDS
+
     if place.kind not in TABLE_KINDS:
         return False
     from rl_training.data.tables.guess import guess_mapping, look_at, needs_mapping

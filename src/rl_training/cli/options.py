@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from rich import box
@@ -20,7 +20,9 @@ from rl_training.config.yaml import parse_yaml
 from rl_training.core.errors import ConfigError
 from rl_training.core.expressions import split_list
 from rl_training.core.files import plain_json
-from rl_training.core.types import State
+
+if TYPE_CHECKING:
+    from rl_training.core.types import State
 
 
 def examples(*lines: str) -> str:
