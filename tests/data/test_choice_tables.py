@@ -13,8 +13,9 @@ import pytest
 import rl_training
 from helpers import tiny_config, train
 from rl_training.cli import main
-from rl_training.config.data import ColumnsConfig, TableFields, split_list
+from rl_training.config.data import ColumnsConfig, TableFields
 from rl_training.core.errors import ConfigError, DataError
+from rl_training.core.expressions import split_list
 from rl_training.core.spaces import Box, Choice, Spaces
 from rl_training.data.info import DataInfo
 from rl_training.data.inspect import inspect_log

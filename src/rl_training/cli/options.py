@@ -18,7 +18,6 @@ from rich.text import Text
 
 from rl_training.config.yaml import parse_yaml
 from rl_training.core.errors import ConfigError
-from rl_training.core.expressions import split_list
 from rl_training.core.files import plain_json
 
 if TYPE_CHECKING:
@@ -238,6 +237,8 @@ def with_column_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def table_fields(options: dict[str, Any]) -> dict[str, Any]:
     """The dataset fields of a config that the given options stand for."""
+    from rl_training.core.expressions import split_list
+
     columns: dict[str, Any] = {
         field: [name for text in options[key] for name in split_list(text)]
         for key, (field, _) in _LISTS.items()
