@@ -17,10 +17,10 @@ from judging_problems import (
     small,
     uniform_lqr_log,
 )
+from rl_training.algorithms.dynamics import resample_weights
 from rl_training.core.errors import DataError
 from rl_training.judging import judge
 from rl_training.judging.checks import held_out_returns
-from rl_training.judging.fit import resample_weights
 from rl_training.judging.fqe import FittedValues, fit_values, updates_needed
 from rl_training.judging.log import JudgedLog
 from rl_training.judging.policies import PolicyActions

@@ -85,6 +85,7 @@ time.sleep(2)  # what is sent is sent by a thread
 """
 
 
+@pytest.mark.slow
 def test_nothing_asks_the_network_for_anything(tmp_path: Path) -> None:
     """Every request over HTTP goes through a proxy of ours, which nobody may call."""
     with socket.create_server(("127.0.0.1", 0)) as proxy:
