@@ -145,10 +145,7 @@ class ManagedAlgorithm:
                 self._check_loaded(told, in_memory=dataset is not None)
             options |= {"env": self.env, "wrappers": self.wrappers}
             result = train(self.config, **options)
-        assert result.checkpoint_path is not None
-        self.result = result
-        self._adopt(SavedRun(result.checkpoint_path.absolute(), device=self.config.device))
-        return result
+        return self._trained_to(result)
 
     def _check_loaded(self, told: Facts, *, in_memory: bool) -> None:
         """Before a new run is made of a file's config: what it may not say, the user has said."""
@@ -221,9 +218,7 @@ class ManagedAlgorithm:
             wrappers=said["wrappers"],
             quiet=quiet,
         )
-        assert result.checkpoint_path is not None
-        self.result = result
-        self._adopt(SavedRun(result.checkpoint_path.absolute(), device=self.config.device))
+        self._trained_to(result)
         self.config, self._loaded = self._trained().config, False
         return result
 
@@ -376,6 +371,12 @@ class ManagedAlgorithm:
         loaded._loaded, loaded._env_kwargs = True, env_kwargs
         loaded._adopt(run)
         return loaded
+
+    def _trained_to(self, result: TrainResult) -> TrainResult:
+        assert result.checkpoint_path is not None
+        self.result = result
+        self._adopt(SavedRun(result.checkpoint_path.absolute(), device=self.config.device))
+        return result
 
     def _adopt(self, run: SavedRun) -> None:
         """Take over the policy of a checkpoint; acting needs its file no more."""

@@ -12,6 +12,7 @@ from rl_training.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rl_training.judging.verdict import Judgement
+    from rl_training.report.content import Bounded
 
 
 @with_column_options
@@ -112,17 +113,13 @@ def refuse_missing(policies: list[Path]) -> None:
 
 
 def print_result(result: Judgement) -> None:
-    from rl_training.report.content import plain_number
+    from rl_training.report.content import plain_number, with_interval
 
-    def told(value: float, low: float, high: float) -> tuple[str, str]:
-        bounds = f"{plain_number(value)} [{plain_number(low)}, {plain_number(high)}]"
-        return bounds, plain_number(result.per_step(value))
+    def numbers(of: Bounded) -> tuple[str, str]:
+        return with_interval(of), plain_number(result.per_step(of.value))
 
-    rows: list[tuple[str, ...]] = [
-        (p.name, p.verdict, *told(p.value, p.low, p.high)) for p in result.ranking()
-    ]
-    own = result.behaviour
-    rows.append(("logged behaviour", "–", *told(own.value, own.low, own.high)))
+    rows: list[tuple[str, ...]] = [(p.name, p.verdict, *numbers(p)) for p in result.ranking()]
+    rows.append(("logged behaviour", "–", *numbers(result.behaviour)))
     share = f"{100 * float(result.settings['confidence']):.0f} %"
     print_table(("policy", "verdict", f"value [{share}]", "per step"), rows)
     for policy in result.ranking():

@@ -13,6 +13,10 @@ MARK = "◇ estimated"
 """Beside every number that nobody has measured."""
 
 
+LARGE = 1e9
+"""Products of weights run away: how far is all that matters of such a number."""
+
+
 @dataclass(frozen=True)
 class Link:
     """Text that leads to a file beside the report."""
@@ -67,6 +71,8 @@ class Bounded(Protocol):
 def plain_number(value: float) -> str:
     """Four digits or so, never an exponent for everyday sizes."""
     size = abs(value)
+    if size >= LARGE:
+        return f"{value:.1e}"
     if size >= 1000 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.1f}" if size >= 100 else f"{value:.2f}" if size >= 1 else f"{value:.3g}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from rl_training.core.files import write_text_atomic
 from rl_training.judging.verdict import Check, Judgement, PolicyJudgement
 from rl_training.report.charts import Bar, Chart, Cloud, Figure, Intervals, Scatter, Series
-from rl_training.report.content import Bounded, Cell, Page, Section, Table, plain_number
+from rl_training.report.content import Cell, Page, Section, Table, plain_number, with_interval
 from rl_training.report.pages import refuse_directory, render_html
 
 ESTIMATORS = {
@@ -37,7 +37,6 @@ CHECKS = {
 }
 OUTCOMES = {"passed": "passed", "warned": "take note", "refused": "failed"}
 MANY_OBSERVATIONS = 8
-LARGE = 1e9
 
 
 def write_judge_page(
@@ -89,9 +88,10 @@ def beside_the_log(judgement: Judgement, title: str, bars: Sequence[Bar], note: 
 def verdict_table(judgement: Judgement, ranked: Sequence[PolicyJudgement]) -> Table:
     own, per_step = judgement.behaviour, judgement.per_step
     rows: list[tuple[Cell, ...]] = [
-        (each.name, each.verdict, told(each), per_step(each.value), told(each.difference)) for each in ranked
+        (each.name, each.verdict, with_interval(each), per_step(each.value), with_interval(each.difference))
+        for each in ranked
     ]
-    rows.append(("the logged behaviour", None, told(own), per_step(own.value), None))
+    rows.append(("the logged behaviour", None, with_interval(own), per_step(own.value), None))
     note = (
         "Value: expected sum of discounted rewards from the first state of an episode. Refused policies keep "
         "their numbers, but these must not be relied on."
@@ -153,7 +153,7 @@ def checks_table(title: str, checks: Mapping[str, Check], note: str) -> Table:
 
 
 def estimates_table(policy: PolicyJudgement) -> Table:
-    rows = tuple((ESTIMATORS.get(name, name), told(each)) for name, each in policy.estimates.items())
+    rows = tuple((ESTIMATORS.get(name, name), with_interval(each)) for name, each in policy.estimates.items())
     notes = dict.fromkeys(each.note for each in policy.estimates.values() if each.note)
     note = "Weighted sums count logged steps only, and say little once their weights rest on a few episodes"
     return Table("All estimates", ("method", "value"), rows, "; ".join((note, *notes)) + ".")
@@ -196,17 +196,6 @@ def trust_blocks(judgement: Judgement) -> tuple[Table | Figure, ...]:
     note = "Each dot is a tenth of the held-out rows. On the line, values are what was really earned."
     cloud = Cloud("held-out rows", 1, own.calibration)
     return (table, Scatter("Calibration", "estimated value", "return", (cloud,), note, diagonal=True))
-
-
-def told(each: Bounded) -> str:
-    """Weights multiply: where they run away, how far is all that matters."""
-
-    def number(value: float) -> str:
-        return plain_number(value) if abs(value) < LARGE else f"{value:.1e}"
-
-    if each.low is None or each.high is None:
-        return number(each.value)
-    return f"{number(each.value)} [{number(each.low)}, {number(each.high)}]"
 
 
 def _listed(values: Mapping[str, float]) -> str:

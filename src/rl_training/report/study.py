@@ -16,12 +16,11 @@ from typing import Any
 
 from rl_training.config.yaml import read_yaml
 from rl_training.core.errors import UserError
-from rl_training.core.registry import algorithm_facts
 from rl_training.core.types import Facts, number
 from rl_training.data.info import ReferenceReturns
 from rl_training.judging.candidates import Candidate, candidate_of, estimate_of
 from rl_training.judging.verdict import Interval, place
-from rl_training.runs.directory import CONFIG_FILE, read_summary
+from rl_training.runs.directory import CONFIG_FILE, algorithm_title, read_summary, step_label
 from rl_training.runs.metrics import read_metrics
 
 RUN_FORMAT = 1
@@ -304,17 +303,10 @@ def arrange(runs: Sequence[RunRecord], metric: str | None = None) -> Study:
     tasks = []
     for label, members in sorted(zip(labels, by_task.values(), strict=True), key=lambda pair: pair[0]):
         own = given or task_metric(members, metric)
-        tasks.append(Task(label, _step_label(members), tuple(_groups(members, own, colors)), own))
+        online = any(run.offline_steps is not None for run in members)
+        steps = step_label(members[0].algo, goes_online=online)
+        tasks.append(Task(label, steps, tuple(_groups(members, own, colors)), own))
     return Study(metric, tuple(tasks))
-
-
-def _step_label(runs: Sequence[RunRecord]) -> str:
-    entry = algorithm_facts(runs[0].algo)
-    if entry is None:
-        return "steps"
-    if any(run.offline_steps is not None for run in runs):
-        return "gradient steps, then environment steps"
-    return "environment steps" if entry.online else "gradient steps"
 
 
 def method_settings(run: RunRecord) -> dict[str, object]:
@@ -354,11 +346,6 @@ def distinct_labels(titles: Sequence[str], settings: Sequence[Mapping[str, objec
 def show_value(value: object) -> str:
     """A setting as it would be written in YAML, on one line."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def algorithm_title(algo: str) -> str:
-    entry = algorithm_facts(algo)
-    return algo if entry is None else entry.class_name
 
 
 def _groups(runs: Sequence[RunRecord], metric: str, colors: dict[str, int]) -> list[Group]:

@@ -17,11 +17,11 @@ from rl_training.report.study import (
     RunRecord,
     Study,
     Task,
-    algorithm_title,
     differing_settings,
     metric_title,
     show_value,
 )
+from rl_training.runs.directory import algorithm_title
 
 
 def differences_table(groups: Sequence[Group]) -> Table:

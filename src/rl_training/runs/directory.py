@@ -16,6 +16,7 @@ from rl_training.config.run import TrainConfig
 from rl_training.config.yaml import read_yaml
 from rl_training.core.errors import UserError
 from rl_training.core.files import CHECKPOINT_FOLDER, parse_json, plain_json, reason, write_json_atomic
+from rl_training.core.registry import algorithm_facts
 from rl_training.core.schema import SchemaProblem, read_facts
 from rl_training.core.types import Facts, State
 from rl_training.core.version import library_versions
@@ -111,6 +112,22 @@ def directory_name(*parts: str) -> str:
     Characters that a path cannot hold everywhere, such as the `/` of some environment ids, become `-`.
     """
     return re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join(parts)).strip("-.") or "run"
+
+
+def algorithm_title(algo: str) -> str:
+    """The name of its class, as people write it; of an unknown one its own."""
+    entry = algorithm_facts(algo)
+    return algo if entry is None else entry.class_name
+
+
+def step_label(algo: str, *, goes_online: bool) -> str:
+    """What the steps of its runs count."""
+    entry = algorithm_facts(algo)
+    if entry is None:
+        return "steps"
+    if goes_online:
+        return "gradient steps, then environment steps"
+    return "environment steps" if entry.online else "gradient steps"
 
 
 def config_hash(config: Facts) -> str:

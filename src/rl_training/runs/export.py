@@ -39,12 +39,6 @@ OWN_DATA = "run"
 ROUNDING = 1e-6
 """Share of the bounds by which the mean of float32 actions may lie outside of them."""
 
-TABLE_FIELDS = (
-    *("columns", "missing_values", "max_gap", "files_end_episodes"),
-    *("csv_separator", "csv_decimal", "csv_encoding"),
-)
-"""Settings of a run that say how its tables are read."""
-
 GuardData = str | Sequence[str] | TransitionDataset
 """`"run"`, paths, or rows in memory."""
 
@@ -125,8 +119,7 @@ def _has_other_units(run: SavedRun) -> bool:
     return isinstance(run.settings, OfflineDataFields) and run.settings.out_of_bounds == "rescale"
 
 
-# Write a policy file and its model card: whole and checked, or not at all.
-
+# ---- the file itself
 
 SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "torchscript": ".pt"}
 CHECKED_ROWS = 256

@@ -11,9 +11,8 @@ import numpy as np
 from rl_training.config.yaml import read_yaml
 from rl_training.core.errors import UserError
 from rl_training.core.files import reason, replace_file
-from rl_training.core.registry import algorithm_facts
 from rl_training.core.types import Array, Facts
-from rl_training.runs.directory import CONFIG_FILE, read_summary
+from rl_training.runs.directory import CONFIG_FILE, algorithm_title, read_summary, step_label
 from rl_training.runs.metrics import read_metrics
 
 if TYPE_CHECKING:
@@ -93,7 +92,8 @@ def _draw(rows: Rows, config: Facts, *, fallback_title: str, data_return: float 
     for panel in axes:
         _mark_phases(panel, config)
     figure.suptitle(_title(config) or fallback_title, x=0.02, ha="left", fontweight="bold", fontsize=13)
-    axes[-1].set_xlabel(_step_label(config))
+    steps = step_label(str(config.get("algo", "")), goes_online=bool(config.get("online_timesteps")))
+    axes[-1].set_xlabel(steps)
     return figure
 
 
@@ -196,16 +196,5 @@ def _legend(panel: Axes) -> None:
 def _title(config: Facts) -> str:
     if "algo" not in config:
         return ""
-    entry = algorithm_facts(str(config["algo"]))
-    algo = entry.class_name if entry is not None else str(config["algo"])
     where = f" on {config['env_id']}" if config.get("env_id") else ""
-    return f"{algo}{where}, seed {config.get('seed', 0)}"
-
-
-def _step_label(config: Facts) -> str:
-    entry = algorithm_facts(str(config.get("algo", "")))
-    if entry is None:
-        return "training steps"
-    if config.get("online_timesteps"):
-        return "gradient steps, then environment steps"
-    return "environment steps" if entry.online else "gradient steps"
+    return f"{algorithm_title(str(config['algo']))}{where}, seed {config.get('seed', 0)}"
