@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 import pytest
 from pydantic import ValidationError, model_validator
 
-from rl_training.config.run import ControlFields, EarlyStoppingConfig, OnlineFields
+from rl_training.config.run import ControlFields, EarlyStoppingConfig, OnlineFields, apply_overrides
 from rl_training.core.errors import OTHER_NAMES, SHORT_WORDS, ConfigError, UserError
 from rl_training.core.registry import ALGORITHMS, builtin_algorithms
 from rl_training.experiment.config import (
@@ -490,3 +490,12 @@ def test_every_name_from_elsewhere_stands_for_a_setting() -> None:
     assert set(OTHER_NAMES.values()) <= names
     parts = {part for name in names for part in (name, *name.split("_"))}
     assert set(SHORT_WORDS.values()) <= parts
+
+
+def test_parts_may_be_added_to_a_mapping_that_was_given_but_not_changed() -> None:
+    """`--set columns={…}` and an option for one more column go together; two rewards do not."""
+    values: dict[str, Any] = {}
+    apply_overrides(values, ["columns={reward: r}", ("columns.time", "t")])
+    assert values == {"columns": {"reward": "r", "time": "t"}}
+    with pytest.raises(ConfigError, match="columns is given twice"):
+        apply_overrides({}, ["columns={reward: r}", ("columns.reward", "s")])

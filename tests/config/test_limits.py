@@ -61,6 +61,8 @@ def test_nesting_is_limited() -> None:
     for opening in ("[", "{a: ", "- "):
         with pytest.raises(ConfigError, match="nested more than 50 levels deep"):
             parse_yaml(opening * 5000 + "1", "x")
+    with pytest.raises(ConfigError, match="nested more than 50 levels deep"):
+        parse_yaml("[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH, "x")
 
 
 def test_the_size_of_a_document_is_limited(tmp_path: Path) -> None:

@@ -288,6 +288,10 @@ def test_collecting_recipes_need_an_environment() -> None:
             {"reference_min_return": 1.0, "reference_max_return": 0.0},
             "reference_max_return must be > reference_min",
         ),
+        (
+            {"reference_min_return": 1.0, "reference_max_return": 1.0},
+            "reference_max_return must be > reference_min",
+        ),
     ],
 )
 def test_a_wrong_recipe_is_refused_before_anything_runs(settings: dict[str, Any], line: str) -> None:

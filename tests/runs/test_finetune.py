@@ -395,6 +395,8 @@ def test_numbers_of_the_online_phase() -> None:
         {"step": step, "kind": "collect", "rollout_return_mean": value, "rollout_episodes": count}
         for step, value, count in ((100, 99.0, 9.0), (200, 10.0, 3.0), (300, 30.0, 1.0))
     ]
+    # step 10,100 is the last of the first 10,000
+    assert online_numbers([*rows[:3], row(10_100, 20.0, 1.0)], 100)["online_drop"] == 20.0
     assert online_numbers(rows, 100) == {
         "online_return_before": 40.0,
         "online_return_lowest": 30.0,
