@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.config.data import OfflineDataFields
+from rl_training.config.data import OfflineDataFields, OfflineFields
 from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.spaces import Spaces
 from rl_training.data import TransitionDataset, process_offline_dataset
 from rl_training.data.fields import all_fields
-from rl_training.data.splits import split_episodes
+from rl_training.data.splits import best_episodes, logged_episodes, split_episodes
 from rl_training.runtime.offline_data import build_offline_dataset, infer_env_spaces
 from toy_logs import LENGTHS, TERMINATED, as_log, episodes
 
@@ -193,3 +193,33 @@ def test_an_environment_that_a_file_names_is_not_imported(tmp_path: Path) -> Non
             ConfigError, match=f"names the environment '{name}', which is not registered here"
         ):
             infer_env_spaces(config)
+
+
+def short_episodes(count: int) -> TransitionDataset:
+    """Episodes of two rows each."""
+    rows = 2 * count
+    dones = (np.arange(rows) % 2).astype(np.float32)
+    obs = np.zeros((rows, 1), np.float32)
+    return TransitionDataset(obs, obs, np.ones(rows, np.float32), obs, dones)
+
+
+@pytest.mark.parametrize(("episodes", "held_out"), [(40, True), (38, False)])
+def test_twenty_held_out_episodes_are_enough_for_a_judgement(episodes: int, held_out: bool) -> None:
+    """Half of 40 are 20, half of 38 are 19: then all of them are judged by."""
+    found = logged_episodes([short_episodes(episodes)], OfflineFields(validation_share=0.5), [False])
+    assert found.held_out == held_out
+    assert len(found.dataset) == 2 * (20 if held_out else 38)
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(10, 10), (11, 10), (9, 8), (1, 2)])
+def test_a_judgement_takes_whole_episodes_up_to_its_rows(rows: int, kept: int) -> None:
+    found = logged_episodes([short_episodes(30)], OfflineFields(judge_rows=rows), [False])
+    assert len(found.dataset) == kept
+
+
+def test_the_best_episodes_are_never_more_than_their_share() -> None:
+    """Half of three is one: the one with the highest return."""
+    data = short_episodes(3)
+    rewards = torch.tensor([1.0, 1.0, 5.0, 5.0, 3.0, 3.0])
+    best = best_episodes(data.with_columns({"rewards": rewards}), 0.5)
+    assert best.rewards.tolist() == [5.0, 5.0]
