@@ -13,7 +13,7 @@ import pytest
 import rl_training
 from helpers import tiny_config, train
 from rl_training.cli import main
-from rl_training.config.data import ColumnsConfig, TableFields
+from rl_training.config.data import ColumnsConfig, DatasetSource, TableFields
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.expressions import split_list
 from rl_training.core.spaces import Box, Choice, Spaces
@@ -145,7 +145,7 @@ def test_an_unknown_table_is_mapped_with_levels_for_words_and_a_question_for_num
     path = tmp_path / "log.csv"
     rows = [f"{0.1 * r},{r % 4},{['ON', 'OFF'][r % 2]},{['a', 'b', 'c'][r % 3]}" for r in range(50)]
     path.write_text("level,valve_cmd,pump,program\n" + "\n".join(rows) + "\n")
-    guess = guess_mapping(look_at(path, TableFields()))
+    guess = guess_mapping(look_at(DatasetSource(dataset_path=str(path))))
     assert guess.columns.actions == ("valve_cmd", "pump")
     assert guess.columns.levels == {"pump": ("OFF", "ON")}
     assert "'valve_cmd,pump{OFF,ON}'" in guess.flags()
