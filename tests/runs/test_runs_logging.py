@@ -14,12 +14,22 @@ import torch
 from matplotlib.image import imread
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fake_runs import fake_run
 from rl_training.core.errors import RunFailed, UserError
 from rl_training.core.files import write_json_atomic, write_text_atomic
 from rl_training.core.version import VERSION, library_versions
-from rl_training.runs.directory import config_hash, create_run_dir, summarize_run, write_summary
+from rl_training.policies.export.card import SeedScore
+from rl_training.runs.directory import (
+    config_hash,
+    create_run_dir,
+    sister_scores,
+    summarize_run,
+    write_summary,
+)
 from rl_training.runs.metrics import JsonLinesSink, MetricsLogger, TensorBoardSink, read_metrics
 from rl_training.runs.plots import plot_learning_curve
+from rl_training.runs.train import combine
+from rl_training.runtime.callbacks import TrainResult
 
 
 def test_run_directories_never_collide(tmp_path: Path) -> None:
@@ -265,3 +275,21 @@ def test_learning_curve_that_cannot_be_written_is_reported(tmp_path: Path) -> No
     (tmp_path / "learning_curve.png").mkdir()
     with pytest.raises(UserError, match=r"cannot write .*learning_curve\.png"):
         plot_learning_curve(tmp_path)
+
+
+def test_of_runs_with_one_seed_the_first_one_counts(tmp_path: Path) -> None:
+    """A card tells every seed once: a repetition of it is no further sample, and other settings no sister."""
+    for name, seed, mean in (("a", 0, -1.0), ("b", 1, -2.0), ("c", 0, -3.0)):
+        told = {"eval_return_mean": mean, "eval_return_std": 0.5, "eval_episodes": 4}
+        fake_run(tmp_path, seed=seed, name=name, summary={"seed": seed, "metrics": told})
+    fake_run(tmp_path, seed=2, name="d", settings={"gamma": 0.9}, summary={"seed": 2, "metrics": told})
+    assert sister_scores(tmp_path / "c") == [SeedScore(0, -1.0, 0.5, 4), SeedScore(1, -2.0, 0.5, 4)]
+
+
+def test_several_seeds_have_an_estimated_value_where_each_has_one() -> None:
+    def result(value: float | None) -> TrainResult:
+        return TrainResult(Path("run"), None, {"eval_return_mean": None, "judge_value": value})
+
+    both = combine([result(1.0), result(3.0)]).metrics
+    assert (both["judge_value"], both["judge_value_std"]) == (2.0, 1.0)
+    assert "judge_value_std" not in combine([result(1.0), result(None)]).metrics
