@@ -223,3 +223,10 @@ def test_the_best_episodes_are_never_more_than_their_share() -> None:
     rewards = torch.tensor([1.0, 1.0, 5.0, 5.0, 3.0, 3.0])
     best = best_episodes(data.with_columns({"rewards": rewards}), 0.5)
     assert best.rewards.tolist() == [5.0, 5.0]
+
+
+def test_held_out_episodes_are_not_chosen_by_their_return() -> None:
+    settings = OfflineDataFields(validation_share=0.5, top_fraction=0.25)
+    found = process_offline_dataset([short_episodes(8)], settings, SPACES, gamma=0.5)
+    assert found.validation is not None
+    assert (len(found.dataset), len(found.validation)) == (2, 8)  # the best of four, and all other four
