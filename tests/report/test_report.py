@@ -16,7 +16,7 @@ from rl_training.core.errors import UserError
 from rl_training.report.charts import tick_label, ticks
 from rl_training.report.compare import compare_runs
 from rl_training.report.pages import write_report
-from rl_training.report.study import arrange, find_runs, read_run
+from rl_training.report.study import arrange, find_runs, read_run, task_key
 from rl_training.report.summary import facts, verdict
 
 
@@ -409,3 +409,23 @@ def test_numbers_no_chart_can_show_do_not_break_the_report(tmp_path: Path) -> No
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert read_run(run_dir).series("eval_return_mean") == [(200, -5.0)]
     assert "<svg" in write_report([tmp_path], tmp_path / "report.html").read_text()
+
+
+def test_data_settings_that_are_empty_tell_no_tasks_apart(tmp_path: Path) -> None:
+    """An earlier release left out what is 0; the runs are repetitions all the same."""
+    known = {"dataset_kind": "random"}
+    runs = [
+        read_run(fake_run(tmp_path, "iql", seed=0, settings=known)),
+        read_run(fake_run(tmp_path, "iql", seed=1, settings={**known, "dataset_noise": 0.0})),
+    ]
+    assert task_key(runs[0]) == task_key(runs[1])
+
+
+def test_the_more_rivals_the_further_ahead_a_winner_must_be(tmp_path: Path) -> None:
+    """Ahead by 2.4, 95 % interval from 0.2; at the 97.5 % that two rivals ask for, from -0.2."""
+    base = [0.0, 1.0, 2.0, 3.0, 4.0]
+    side(tmp_path, "first", [value + 2.4 for value in base])
+    side(tmp_path, "second", base, algo="tqc")
+    assert "SAC wins" in verdict_of(tmp_path)
+    side(tmp_path, "third", base, algo="redq")
+    assert "no winner shown. SAC has the highest" in verdict_of(tmp_path)

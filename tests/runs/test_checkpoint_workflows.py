@@ -131,3 +131,10 @@ def test_untrained_objects_and_wrong_algorithms_say_so(tmp_path: Path, sac_run: 
     save_checkpoint(other, {**state, "algo": "cql", "algo_class": "CQL"})
     with pytest.raises(CheckpointError, match=r"of 'cql', not of 'sac'; load it with rl_training\.CQL"):
         rl_training.SAC.load(other)
+
+
+def test_learning_again_needs_a_larger_total(tmp_path: Path) -> None:
+    agent = rl_training.BC(tiny_config("bc", tmp_path))
+    agent.learn(quiet=True)
+    with pytest.raises(UserError, match=r"total_timesteps must be > 40, .*learn\(total_timesteps=80\)"):
+        agent.learn(quiet=True)

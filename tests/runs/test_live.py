@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 import rl_training
 from helpers import assert_same_tree, tiny_config
 from rl_training.core.checkpoints import load_checkpoint
 from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.spaces import Spaces
 from rl_training.runs.resume import finetune_checkpoint, resume_training
 from rl_training.runtime.envs import episode_seed, make_env
+from rl_training.runtime.live import LiveCollection, LiveStep
 
 STEPS = 30
 SETTINGS: dict[str, Any] = {"warmup_steps_online": 6, "buffer_capacity": 40}
@@ -119,3 +123,16 @@ def test_a_new_episode_cuts_off_the_one_before(tmp_path: Path) -> None:
     assert replay["returns_to_go"].tolist() == [2.0, 2.0]
     assert replay["open"]["0"]["rewards"].tolist() == [4.0]
     session.close()
+
+
+def test_a_step_with_a_gap_ends_the_rows_before_it() -> None:
+    """What follows the gap is no successor of what came before: returns must not run across it."""
+    guard, learner = Mock(facts=Mock(fallback=None)), Mock(policy=Mock(memory=None))
+    rows, spaces = Mock(), Spaces(2, (-1.0,), (1.0,))
+    live = LiveCollection(spaces, rows, Mock(), Mock(), learner, guard)
+    seen, action = np.zeros((1, 2), np.float32), np.zeros(1, np.float32)
+    live.acted = LiveStep(seen, seen, action[None], action)
+    live.observe(1.0, [0.0, float("nan")], False, False)
+    rows.cut.assert_called_once_with()
+    rows.add.assert_not_called()
+    assert live.current.length == 1

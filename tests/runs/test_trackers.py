@@ -15,6 +15,7 @@ import pytest
 from helpers import ROOT, tiny_config, train
 from rl_training.core.errors import ConfigError
 from rl_training.experiment.config import load_config
+from rl_training.runs import tracking
 from rl_training.runs.metrics import ROW_KEYS, Kind, read_metrics, tag_of
 from rl_training.runs.resume import resume_training
 from rl_training.runs.tracking import GuardedSink, open_trackers
@@ -149,3 +150,8 @@ def test_what_is_missing_or_mistyped_is_said_before_the_run(
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"got 'wandb': in a checkout .* pip install \"\.\[wandb\]\""):
         open_trackers(["wandb"], tmp_path, {})
+
+
+def test_what_is_longer_than_a_parameter_of_mlflow_is_cut(tmp_path: Path) -> None:
+    found = dict(tracking._flat({"a": {"b": "x" * 600}, "c": {}, "d": 1}))
+    assert found == {"a.b": "x" * 500, "c": "{}", "d": "1"}

@@ -18,8 +18,9 @@ from gymnasium.vector import AutoresetMode
 
 from rl_training.core.errors import EnvironmentProblem
 from rl_training.core.spaces import Choice
+from rl_training.data.fields import Field
 from rl_training.runtime.collect import Collector, Steps
-from rl_training.runtime.envs import episode_seed, make_env, spaces_of
+from rl_training.runtime.envs import FAULT, episode_seed, kept_infos, make_env, spaces_of
 
 COUNT, WALK, WHIM, ODD = (f"toy_envs:{name}-v0" for name in ("Count", "Walk", "Whim", "Odd"))
 FIELDS = ("obs", "actions", "rewards", "next_obs", "terminated", "truncated")
@@ -444,3 +445,10 @@ def test_the_collector_leaves_global_randomness_alone() -> None:
 def test_num_envs_must_be_positive() -> None:
     with pytest.raises(ValueError, match="num_envs must be >= 1, got 0"):
         Collector("Pendulum-v1", None, 0, 0)
+
+
+@pytest.mark.parametrize("told", [np.nan, np.inf, [1.0, 2.0], None])
+def test_an_info_that_a_field_cannot_take_is_a_fault(told: Any) -> None:
+    field = Field("costs", from_info="cost")
+    assert kept_infos([field], {"cost": 2})["costs"] == 2.0
+    assert "info['cost']" in kept_infos([field], {"cost": told})[FAULT]

@@ -24,7 +24,15 @@ from rl_training.runs.metrics import read_metrics
 from rl_training.runs.saving import lock_run
 from rl_training.runtime.callbacks import Callback, Run
 from rl_training.sweeps import workers as local
-from rl_training.sweeps.plan import SweepConfig, Task, expand, load_sweep_config, plan_sweep, store_groups
+from rl_training.sweeps.plan import (
+    SweepConfig,
+    Task,
+    expand,
+    load_sweep_config,
+    plan_sweep,
+    stacking_pays,
+    store_groups,
+)
 from rl_training.sweeps.ray import run_on_ray
 from rl_training.sweeps.status import run_status
 from rl_training.sweeps.sweep import SweepTable, run_sweep
@@ -387,3 +395,8 @@ def test_an_unreachable_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r'needs the ray package: .* pip install "\.\[sweep\]"'):
         run_on_ray([], address=None, retries=0)
+
+
+@pytest.mark.parametrize(("steps", "pays"), [(100_000, True), (100_001, False)])
+def test_runs_of_up_to_a_hundred_thousand_steps_are_stacked(steps: int, pays: bool, tmp_path: Path) -> None:
+    assert stacking_pays(tiny_config("bc", tmp_path, total_timesteps=steps)) == pays

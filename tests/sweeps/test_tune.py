@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
@@ -18,6 +19,7 @@ from rl_training.sweeps.plan import Task
 from rl_training.sweeps.status import final_metrics, run_status
 from rl_training.sweeps.tune import (
     Parameter,
+    PruneByEvaluation,
     TuneConfig,
     distribution,
     load_tune_config,
@@ -192,3 +194,15 @@ def test_a_study_of_another_space_is_refused(tmp_path: Path, monkeypatch: pytest
 
 def test_the_packaged_search_is_sound() -> None:
     assert load_tune_config("pendulum").trials == 20
+
+
+def test_only_scheduled_evaluations_are_reported_to_the_study() -> None:
+    """The closing one depends on where a trial was stopped."""
+    study, trial = Mock(), Mock(number=0)
+    study.get_trials.return_value = [Mock(intermediate_values={})]
+    trial.should_prune.return_value = False
+    watch = PruneByEvaluation(study, trial, "eval_return_mean", prune=True)
+    watch.on_eval_end(Mock(global_step=5), {"eval_return_mean": 1.0}, False)
+    trial.report.assert_not_called()
+    watch.on_eval_end(Mock(global_step=5), {"eval_return_mean": 1.0}, True)
+    trial.report.assert_called_once_with(1.0, 5)
