@@ -232,3 +232,9 @@ def test_an_algorithm_and_an_environment_are_enough(
         load_config(OWN_ENV).to_dict()
         == TrainConfig(algo="sac", env_id="Pendulum-v1", total_timesteps=20_000).to_dict()
     )
+
+
+@pytest.mark.parametrize("text", ["T_tank", "T_tank=", "=K"])
+def test_a_unit_needs_a_name_and_a_unit(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "inspect", "log.csv", "--unit", text]) == 2
+    assert f"--unit must be NAME=UNIT, such as T_tank=°C, got '{text}'" in capsys.readouterr().err

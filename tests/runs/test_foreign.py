@@ -201,3 +201,15 @@ def test_finetuning_starts_the_trackers_that_the_user_names(trained: Path, tmp_p
     with pytest.warns(UserWarning, match="without its tracker mlflow"):
         assert main(words) == 0
     assert main([*words, "--set", "trackers=[wandb]"]) == 2
+
+
+def test_an_object_from_a_file_starts_no_tracker_of_it(tmp_path: Path) -> None:
+    result = train(tiny_config("bc", tmp_path))
+    assert result.checkpoint_path is not None
+    state = load_checkpoint(result.checkpoint_path)
+    state["config"] = {**state["config"], "trackers": ["wandb"]}
+    save_checkpoint(result.checkpoint_path, state)
+    agent = rl_training.BC.load(result.run_dir)
+    with pytest.warns(UserWarning, match="the run goes on without its tracker wandb: a file does not start"):
+        tuned = agent.finetune(timesteps=3, quiet=True)
+    assert not (tuned.run_dir / "wandb").exists()
