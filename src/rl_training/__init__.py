@@ -19,6 +19,7 @@ SOURCES |= {
     "Callback": "rl_training.runtime.callbacks",
     "TrainConfig": "rl_training.config.run",
     "TransitionDataset": "rl_training.data.offline_dataset",
+    "auto": "rl_training.recommend.auto",
     "judge": "rl_training.runs.saved",
     "load_policy": "rl_training.policies.loading",
     "open_run": "rl_training.runs.saved",

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from rl_training.cli.auto import auto
 from rl_training.cli.data import app as data_app
 from rl_training.cli.demo import demo
 from rl_training.cli.describe import configs, describe
@@ -86,6 +87,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
+    auto: (
+        "auto 'logs/*.csv' --obs T_tank,level --action valve --reward score --episode run",
+        "auto log.parquet --minutes 10 --out found",
+    ),
     train: (
         "train --config sac/pendulum",
         "train --config my_run.yaml --seed 3 --set algo_kwargs.gamma=0.98",

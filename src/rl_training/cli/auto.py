@@ -1,0 +1,112 @@
+"""`rl-training auto`: from a log to one recommended policy, or to an honest no."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rl_training.cli.options import (
+    HighOption,
+    LowOption,
+    QuietOption,
+    SeedOption,
+    given,
+    with_column_options,
+)
+from rl_training.core.errors import ConfigError
+
+
+@with_column_options
+def auto(
+    fields: dict[str, Any],
+    data: Annotated[
+        str, typer.Argument(metavar="LOG", help="File, folder, or pattern in quotes ('logs/*.csv').")
+    ],
+    minutes: Annotated[
+        float | None, typer.Option(help="Minutes of processor time, about; default: 20.")
+    ] = None,
+    gamma: Annotated[
+        float | None, typer.Option("--gamma", help="Discount of future rewards; default: 0.99.")
+    ] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option("--held-out", help="Share of the episodes that only the judge sees; default: 0.2."),
+    ] = None,
+    action_low: LowOption = None,
+    action_high: HighOption = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of everything that is found.")] = Path("auto"),
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Trainings at once; default: as many as there are cores.")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Spread the trainings over this Ray cluster.")
+    ] = None,
+    seed: SeedOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Find the best policy that a log allows: train several, judge all, recommend one, or none.
+
+    Writes a page that says why, and the policy as a file with a guard. Stopped anywhere, the same command
+    goes on.
+    """
+    from rl_training.cli.judge import Stages, print_result
+    from rl_training.recommend.auto import auto as search
+
+    if not fields.get("columns"):
+        fields = {**fields, **agreed_mapping(data, fields)}
+    columns = fields.pop("columns", None)
+    bounds = given(action_low=action_low, action_high=action_high)
+    say = (lambda sentence: None) if quiet else (lambda sentence: typer.echo(sentence, err=True))
+    with Stages(quiet) as stages:
+        found = search(
+            data,
+            columns=columns,
+            fields={**fields, **bounds},
+            out=out,
+            workers=workers,
+            ray=ray,
+            say=say,
+            on_progress=stages.tell,
+            **given(minutes=minutes, gamma=gamma, held_out=held_out, seed=seed),
+        )
+    if quiet:
+        typer.echo(str(found.policy or ""))
+        return
+    print_result(found.judgement)
+    typer.secho(f"\n{found.sentence}", bold=True)
+    for name, problem in found.failed.items():
+        typer.echo(f"- {name} failed: {problem}")
+    typer.echo(f"page: {found.page}")
+    if found.policy is not None:
+        typer.echo(f"policy: {found.policy}")
+        typer.echo(f"try it beside your operators: rl-training serve {shlex.quote(str(found.policy))}")
+
+
+def agreed_mapping(data: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a table that says nothing of them: asked for in a terminal, told elsewhere."""
+    from rl_training.cli.data import print_guess
+    from rl_training.config.data import TABLE_KINDS, TableFields
+    from rl_training.data.convert import source_location
+    from rl_training.data.tables.guess import guess_mapping, look_at, needs_mapping
+
+    place = source_location(data)
+    if place.path is None or place.kind not in TABLE_KINDS:
+        return {}
+    settings, kind = TableFields.build(fields), None if place.kind == "table" else place.kind
+    if not needs_mapping(place.path, settings, kind=kind):
+        return {}
+    guess = guess_mapping(look_at(place.path, settings, kind=kind))
+    line = f"rl-training auto {shlex.quote(data)} {guess.flags().partition(' ')[2].partition(' ')[2]}"
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{data}: say which columns are what (--obs, --action, --reward); a guess, to be checked: {line}"
+        )
+    print_guess(place, fields, as_json=False)
+    if not guess.columns.actions or not typer.confirm("Go on with this mapping?", default=False):
+        raise ConfigError(f"say which columns are what, from: {line}")
+    told: dict[str, Any] = {"columns": {k: v for k, v in guess.columns.to_dict().items() if v}}
+    return {**told, "missing_values": "hold"} if guess.has_empty_cells else told

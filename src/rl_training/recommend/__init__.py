@@ -1,0 +1,1 @@
+"""From a log to one recommended policy, or to an honest no."""

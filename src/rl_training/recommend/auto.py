@@ -1,0 +1,363 @@
+"""`auto`: train a portfolio on a part of a log, choose by the other part, export what is recommended.
+
+What it has found lies in its folder: runs, fits of the judge, and the plan. Killed anywhere, the same call
+goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from rl_training.config import ConfigModel, setting
+from rl_training.core.checkpoints import checkpoint_path
+from rl_training.core.errors import ConfigError, DataError, RunFailed
+from rl_training.core.files import parse_json, write_json_atomic
+from rl_training.core.spaces import Spaces
+from rl_training.core.types import Facts, State
+from rl_training.data.convert import target_location, write_location
+from rl_training.data.log import EpisodeLog
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.prepare import fingerprint
+from rl_training.data.read import GivenData, as_dataset
+from rl_training.data.splits import FEWEST_EPISODES, split_episodes
+from rl_training.judging.fit import OnProgress
+from rl_training.judging.verdict import Judgement
+from rl_training.policies.policy import Policy
+from rl_training.recommend.choice import Choice, choose, confirmed
+from rl_training.recommend.portfolio import (
+    Common,
+    Recipe,
+    affordable,
+    portfolio,
+    seconds_per_update,
+    tasks_of,
+)
+from rl_training.report.auto_page import short_html, write_auto_page
+from rl_training.runs import saved
+from rl_training.runs.export import export_policy, make_guard
+from rl_training.runs.saved import SavedRun
+from rl_training.sweeps.plan import SweepRun, Task
+from rl_training.sweeps.ray import run_on_ray
+from rl_training.sweeps.workers import run_local, worker_count
+
+BOUNDS = ("action_low", "action_high")
+PLAN, ANSWER = "plan.json", "auto.json"
+FEWEST = 2 * FEWEST_EPISODES
+"""Episodes: as many to learn from, as to choose by."""
+
+
+class AutoConfig(ConfigModel):
+    """How a policy is looked for."""
+
+    minutes: float = setting(20.0, "minutes of processor time for training and judging, about", gt=0)
+    gamma: float = setting(0.99, "discount of future rewards", gt=0, lt=1)
+    seed: int = setting(0, "seed of everything", ge=0)
+    held_out: float = setting(0.2, "share of the episodes that only the judge sees", gt=0, le=0.5)
+
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class AutoResult:
+    """What came out: the judgement of all candidates, the choice, and where everything lies."""
+
+    folder: Path
+    judgement: Judgement
+    choice: Choice
+    policy: Path | None
+    failed: Mapping[str, str]
+    commands: tuple[str, ...]
+    seconds: float
+    second: Judgement | None = field(default=None, repr=False)
+
+    @property
+    def recommended(self) -> bool:
+        return self.policy is not None
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "auto.html"
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        if self.choice.name is None:
+            return f"No policy is recommended. {self.choice.reason}"
+        return f"Recommended: {self.choice.name}. {self.choice.reason}"
+
+    def to_dict(self) -> State:
+        return {
+            "recommended": self.choice.name,
+            "reason": self.choice.reason,
+            "policy": None if self.policy is None else self.policy.name,
+            "judgement": self.judgement.to_dict(),
+            "judged_again": None if self.second is None else self.second.to_dict(),
+            "failed": dict(self.failed),
+            "commands": list(self.commands),
+            "seconds": self.seconds,
+        }
+
+    def _repr_html_(self) -> str:
+        return short_html(self)
+
+
+def auto(
+    data: GivenData,
+    *,
+    columns: Facts | None = None,
+    fields: Facts | None = None,
+    out: str | os.PathLike[str] = "auto",
+    workers: int | None = None,
+    ray: str | None = None,
+    say: Say = lambda sentence: None,
+    on_progress: OnProgress = lambda name, done, updates: None,
+    **settings: object,
+) -> AutoResult:
+    """From a log to one recommended, guarded, exported policy in the folder `out`, or to an honest no.
+
+    `data` is a path, a data frame with `columns`, arrays by name or a dataset; `fields` are further dataset
+    fields of a config, such as `action_low`. `settings` are those of `AutoConfig`: `minutes`, `gamma`,
+    `seed`, `held_out`. `ray` is the address of a cluster that the trainings are spread over. Stopped
+    anywhere, the same call goes on.
+    """
+    began = time.monotonic()
+    config = AutoConfig.build(settings)
+    folder = Path(out)
+    whole, place = settle_data(data, columns, fields or {}, folder)
+    spaces = bounds_of(whole, fields or {}, say)
+    search = Search(folder, config, whole, spaces, place, say, on_progress)
+    search.refuse_what_cannot_be()
+    updates = search.plan()
+    tasks = search.tasks(updates)
+    search.train(tasks, workers, ray)
+    return search.finish(tasks, began)
+
+
+def settle_data(
+    data: GivenData, columns: Facts | None, fields: Facts, folder: Path
+) -> tuple[TransitionDataset, State]:
+    """The rows, and the dataset fields by which a training finds them; rows in memory are written down."""
+    bounds = {name: fields[name] for name in BOUNDS if name in fields}
+    whole = as_dataset(data, columns, {name: fields[name] for name in fields if name not in BOUNDS})
+    if not whole.info.rewards_known:
+        raise DataError(
+            f"{whole.info.source}: the log has no rewards, and without them nothing is better than anything; "
+            "name their column, or give a formula (--reward)"
+        )
+    if isinstance(data, str | os.PathLike):
+        told = {**fields, **({"columns": dict(columns)} if columns else {})}
+        return whole, {"dataset_kind": "auto", "dataset_path": os.path.abspath(os.fspath(data)), **told}
+    target = folder / "log.hdf5"
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("obs", "actions", "rewards", "next_obs", "dones", "truncations")
+    arrays = {name: whole.store.whole(name).numpy() for name in names if name in whole.fields}
+    arrays["truncations"] = whole.episode_ends("auto") & (arrays["dones"] == 0)
+    write_location(EpisodeLog.from_arrays(arrays, info=whole.info), target_location(str(target)))
+    return whole, {"dataset_kind": "auto", "dataset_path": str(target.absolute()), **bounds}
+
+
+def bounds_of(whole: TransitionDataset, fields: Facts, say: Say) -> Spaces:
+    """The spaces of the log; bounds that nobody states are what the log has shown to be possible."""
+    if whole.info.spaces is not None:
+        return whole.info.spaces
+    actions = whole.actions.reshape(len(whole), -1).double().numpy()
+    low, high = fields.get("action_low"), fields.get("action_high")
+    width = actions.shape[1]
+    if low is None or high is None:
+        low, high = actions.min(axis=0), actions.max(axis=0)
+        say("The bounds of the actions are not stated: the smallest and largest logged ones are taken.")
+    lows, highs = (np.broadcast_to(np.asarray(each, dtype=float), (width,)).tolist() for each in (low, high))
+    obs_dim = int(np.prod(whole.obs.shape[1:]))
+    return Spaces(obs_dim, tuple(lows), tuple(highs))
+
+
+@dataclass(frozen=True)
+class Search:
+    """One folder in which a policy is looked for."""
+
+    folder: Path
+    config: AutoConfig
+    whole: TransitionDataset
+    spaces: Spaces
+    place: Facts
+    say: Say
+    on_progress: OnProgress
+
+    @property
+    def held_out(self) -> float:
+        """The share that only the judge sees: enough episodes for it, also of a short log."""
+        return max(self.config.held_out, min(0.5, FEWEST_EPISODES / self.episodes))
+
+    @property
+    def episodes(self) -> int:
+        return int(self.whole.episode_ends("auto").sum())
+
+    @property
+    def common(self) -> Common:
+        bounds = {"action_low": list(self.spaces.action_low), "action_high": list(self.spaces.action_high)}
+        given = {**self.place, **({} if self.whole.info.spaces is not None else bounds)}
+        return Common(given, self.spaces, self.config.gamma, self.config.seed, self.held_out)
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        return portfolio(self.spaces)
+
+    def refuse_what_cannot_be(self) -> None:
+        """Before anything is fitted."""
+        if self.episodes < FEWEST:
+            raise DataError(
+                f"{self.whole.info.source}: the log has {self.episodes} episodes; {FEWEST} are the least, "
+                f"{FEWEST_EPISODES} to learn from and {FEWEST_EPISODES} to choose by. Log more, or cut a "
+                "continuous log into shifts or days (--episode-length)"
+            )
+        rewards = self.whole.rewards
+        if float(rewards.max() - rewards.min()) == 0.0:
+            raise DataError(
+                f"{self.whole.info.source}: every reward is {float(rewards[0]):g}, so that no policy is "
+                "better than another; name another column, or give a formula (--reward)"
+            )
+
+    # ---- the plan
+
+    def plan(self) -> dict[str, int]:
+        """Updates of each training: measured once, then kept, so that a stopped search goes on as planned."""
+        facts = {
+            "data": fingerprint([self.whole], sampled=True),
+            "settings": self.config.to_dict(),
+            "recipes": [each.name for each in self.recipes],
+        }
+        file = self.folder / PLAN
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            stored = parse_json(file.read_text(encoding="utf-8"))
+            if stored["facts"] != facts:
+                raise ConfigError(
+                    f"{self.folder} holds a search with other data or settings: name another folder (--out)"
+                )
+            self.say(f"Going on with the search in {self.folder}.")
+            return {str(name): int(count) for name, count in stored["updates"].items()}
+        costs = [
+            seconds_per_update(self.common.config(each, self.folder, 1_000), self.whole, self.spaces)
+            for each in self.recipes
+        ]
+        counts = affordable(costs, self.config.minutes)
+        updates = {each.name: each.updates or count for each, count in zip(self.recipes, counts, strict=True)}
+        write_json_atomic(file, {"facts": facts, "updates": updates})
+        return updates
+
+    def tasks(self, updates: Mapping[str, int]) -> list[Task]:
+        runs = self.folder.absolute() / "runs"
+        return tasks_of(
+            [(each.name, self.common.config(each, runs, updates[each.name])) for each in self.recipes]
+        )
+
+    # ---- trainings
+
+    def train(self, tasks: Sequence[Task], workers: int | None, ray: str | None) -> None:
+        """Bring every training to its end; one that fails is told of, the others count."""
+        left = [task for task in tasks if not task.done]
+        total = len(tasks)
+        told: set[str] = set()
+
+        def watch(running: set[str]) -> None:
+            done = sum(task.done for task in tasks)
+            self.on_progress("trainings", done, total)
+            for name in sorted(running - told):
+                told.add(name)
+                self.say(f"Training {name}.")
+
+        if ray is not None:
+            stopped = run_on_ray(left, address=ray, retries=1, watch=watch)
+        else:
+            logs = self.folder / "logs"
+            count = worker_count(workers)
+            stopped = run_local(left, workers=count, retries=1, log_dir=logs, watch=watch)
+        if stopped is not None:
+            raise RunFailed(f"stopped by signal {stopped}; what was done is kept: the same command goes on")
+        if not any(task.done for task in tasks):
+            problems = {run.name: run.status.problem for task in tasks for run in task.runs}
+            listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+            raise RunFailed(f"no training came to its end: {listed}")
+
+    # ---- the choice
+
+    def finish(self, tasks: Sequence[Task], began: float) -> AutoResult:
+        """Judge, choose, judge the chosen one again, export, write the page."""
+        runs = [run for task in tasks for run in task.runs]
+        done = [run for run in runs if run.status.done]
+        failed = {run.name: str(run.status.problem) for run in runs if not run.status.done}
+        policies = dict(candidates(done))
+        log = split_episodes(self.whole, self.held_out, self.config.seed)[1]
+        count = int(log.episode_ends("auto").sum())
+        self.say(f"Judging {len(policies)} candidates by {count} episodes that none of them has seen.")
+        judgement = self.judge(policies, log, self.config.seed, "fits")
+        widths = [
+            high - low for low, high in zip(self.spaces.action_low, self.spaces.action_high, strict=True)
+        ]
+        choice, second = choose(judgement, widths), None
+        if choice.name is not None:
+            self.say(f"Judging {choice.name} again on fresh resamples.")
+            second = self.judge({choice.name: policies[choice.name]}, log, self.config.seed + 1, "fits_again")
+            choice = confirmed(choice, second)
+        file = None if choice.name is None else self.export(choice.name, done, policies[choice.name])
+        commands = self.commands(done, file)
+        result = AutoResult(
+            self.folder, judgement, choice, file, failed, commands, time.monotonic() - began, second
+        )
+        chosen = None if choice.name is None else policies[choice.name]
+        write_auto_page(result, log, chosen)
+        write_json_atomic(self.folder / ANSWER, result.to_dict())
+        return result
+
+    def judge(
+        self, policies: Mapping[str, Policy], log: TransitionDataset, seed: int, fits: str
+    ) -> Judgement:
+        return saved.judge(
+            dict(policies),
+            log,
+            on_progress=self.on_progress,
+            checkpoints=self.folder / fits,
+            gamma=self.config.gamma,
+            seed=seed,
+        )
+
+    def export(self, name: str, runs: Sequence[SweepRun], policy: Policy) -> Path:
+        """The chosen policy as a file, with a guard of all logged rows; ONNX where its library is there."""
+        run = SavedRun(run_of(name, runs).run_dir)
+        policy.guard = make_guard(self.whole, run, policy.spaces, {"fallback": "hold"}).to(policy.device)
+        suffix = ".onnx" if all(map(find_spec, ("onnx", "onnxruntime"))) else ".safetensors"
+        return export_policy(policy, run.state, self.folder / f"policy{suffix}", run_dir=run.run_dir)
+
+    def commands(self, runs: Sequence[SweepRun], file: Path | None) -> tuple[str, ...]:
+        """What repeats each step by hand."""
+        dirs = [str(run.run_dir) for run in runs]
+        told = [f"train --config {shlex.quote(str(Path(each) / 'config.yaml'))}" for each in dirs]
+        told.append(f"judge {shlex.join(dirs)} --gamma {self.config.gamma:g} --out judge.html")
+        if file is not None:
+            told.append(f"serve {shlex.quote(str(file))}")
+        return tuple(f"rl-training {each}" for each in told)
+
+
+def candidates(runs: Sequence[SweepRun]) -> Iterator[tuple[str, Policy]]:
+    """The policies of every training, the last one under its name, earlier ones with their step."""
+    for run in runs:
+        last = SavedRun(run.run_dir)
+        total = run.config.total_timesteps
+        yield run.name, last.policy
+        early = run.config.checkpoint_interval
+        if early is not None and early < total and (file := checkpoint_path(run.run_dir, early)).exists():
+            yield f"{run.name} at {early}", SavedRun(file).policy
+
+
+def run_of(name: str, runs: Sequence[SweepRun]) -> SweepRun:
+    """The training that a candidate comes from."""
+    return next(run for run in runs if name == run.name or name.startswith(f"{run.name} "))

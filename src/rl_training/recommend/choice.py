@@ -1,0 +1,67 @@
+"""Which of several judged policies is recommended, and whether any is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rl_training.judging.verdict import Judgement, PolicyJudgement
+
+
+NEARLY = 0.9
+"""Share of the first policy's gain that another must have to be taken in its place."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The recommended policy and why, or why none is."""
+
+    name: str | None
+    reason: str
+
+
+def distance_to_log(policy: PolicyJudgement, widths: Sequence[float]) -> float:
+    """How far the policy's actions lie from the logged ones, as a share of what they can reach."""
+    pairs = zip(policy.evidence.actions, widths, strict=True)
+    return sum(each.mean_difference / width for each, width in pairs) / max(1, len(widths))
+
+
+def choose(judgement: Judgement, widths: Sequence[float]) -> Choice:
+    """The first of the judge's order that is better than the log; of those that it cannot tell apart and
+    that gain nearly as much, the one that stays closest to the log.
+    """
+    ranked = [each for each in judgement.ranking() if each.verdict == "better"]
+    if not ranked:
+        return Choice(None, _why_none(judgement.policies))
+    tied = {each.name for each in judgement.ties()}
+    first = ranked[0]
+    enough = NEARLY * first.difference.value
+    near = [each for each in ranked if each.name in tied and each.difference.value >= enough] or [first]
+    chosen = min(near, key=lambda each: distance_to_log(each, widths))
+    reason = chosen.sentence
+    if len(near) > 1:
+        others = ", ".join(each.name for each in near if each is not chosen)
+        reason += f" This log cannot tell it from {others}; it stays closest to what was logged."
+    return Choice(chosen.name, reason)
+
+
+def confirmed(choice: Choice, again: Judgement) -> Choice:
+    """The choice after a second judgement on fresh resamples, which had no part in choosing it."""
+    if choice.name is None:
+        return choice
+    (second,) = [each for each in again.policies if each.name == choice.name]
+    if second.verdict == "better":
+        return choice
+    return Choice(
+        None,
+        f"{choice.name} came first, but judged again on fresh resamples it is not better: {second.sentence}",
+    )
+
+
+def _why_none(policies: Sequence[PolicyJudgement]) -> str:
+    counts = {word: sum(each.verdict == word for each in policies) for word in ("refused", "worse")}
+    unclear = len(policies) - sum(counts.values())
+    told = [f"{counts['refused']} cannot be judged"] if counts["refused"] else []
+    told += [f"{unclear} cannot be told from what was logged"] if unclear else []
+    told += [f"{counts['worse']} are worse"] if counts["worse"] else []
+    return f"Of {len(policies)} candidates none is better than what was logged: {', '.join(told)}."

@@ -1,0 +1,147 @@
+"""What is tried on a log: a handful of trainings that differ where logs differ, and how long each takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rl_training.algorithms.learner import Learner
+from rl_training.algorithms.recipe import get_recipe
+from rl_training.config.run import TrainConfig, load_config
+from rl_training.core.machine import choose_device
+from rl_training.core.spaces import Spaces
+from rl_training.core.types import Facts, State
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.runs.start import OWN_DATA
+from rl_training.sweeps.plan import SweepRun, Task
+
+WIDTHS = (64, 64)
+"""Logs of plants are smooth and have few columns; wider networks only take longer."""
+WIDE_WIDTHS = (256, 256)
+MANY_NUMBERS = 24
+"""Observed and acted numbers from which the wider networks are taken."""
+LEAST_UPDATES, MOST_UPDATES = 1_000, 20_000
+WARM_UP, TIMED = 3, 20
+SNAPSHOTS = 2
+"""Policies of a training that are candidates: half way, and at its end."""
+TRAINING_SHARE = 0.6
+"""Of the minutes; the rest is for the judge."""
+DIALS = (0.25, 0.5, 0.75, 1.0)
+"""Positions of a policy with a dial that are candidates of their own; 0 is what is done today."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One thing to try: an algorithm with settings that set it apart."""
+
+    name: str
+    algo: str
+    settings: Facts
+    updates: int | None = None
+    """a number of updates that the algorithm needs whatever the minutes are"""
+
+
+CONTINUOUS = (
+    Recipe("bc", "bc", {}),
+    Recipe("td3_bc", "td3_bc", {"alpha": 2.5}),
+    Recipe("td3_bc-bold", "td3_bc", {"alpha": 40.0}),
+    Recipe("iql", "iql", {"beta": 3.0}),
+    Recipe("iql-bold", "iql", {"beta": 10.0, "expectile": 0.9}),
+)
+WITH_CHOICES = (
+    Recipe("bc", "bc", {}),
+    Recipe("iql", "iql", {"beta": 3.0}),
+    Recipe("iql-bold", "iql", {"beta": 10.0, "expectile": 0.9}),
+    Recipe("awac", "awac", {}),
+)
+
+
+def portfolio(spaces: Spaces) -> tuple[Recipe, ...]:
+    """What is tried where actions are like this."""
+    return WITH_CHOICES if any(spaces.choices) else CONTINUOUS
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all trainings of one log share."""
+
+    data: Facts
+    """dataset fields of a config: where the log lies and what its columns are"""
+    spaces: Spaces
+    gamma: float
+    seed: int
+    held_out: float
+
+    def config(self, recipe: Recipe, folder: Path, updates: int) -> TrainConfig:
+        """The config of one training, in a folder of its own."""
+        numbers = self.spaces.obs_dim + self.spaces.action_dim
+        settings: State = {
+            **self.data,
+            "hidden_sizes": list(WIDTHS if numbers < MANY_NUMBERS else WIDE_WIDTHS),
+            "normalize_observations": True,
+            "validation_share": self.held_out,
+            "dataset_seed": self.seed,
+            "judge_at_end": False,
+            "keep_checkpoints": SNAPSHOTS,
+            **recipe.settings,
+        }
+        known = get_recipe(recipe.algo).settings.model_fields
+        if "gamma" in known:
+            settings["gamma"] = self.gamma
+        run: State = {
+            "algo": recipe.algo,
+            "seed": self.seed,
+            "total_timesteps": updates,
+            "checkpoint_interval": max(1, updates // SNAPSHOTS),
+            "log_interval": max(1, updates // 20),
+            "output_dir": str(folder / recipe.name),
+        }
+        given = [(f"algo_kwargs.{key}", value) for key, value in settings.items() if key in known]
+        example: list[tuple[str, object]] = [("algo_kwargs.columns", {})]
+        example += [("algo_kwargs.action_low", None), ("algo_kwargs.action_high", None)]
+        return load_config(OWN_DATA, [*given, *run.items()], start=example)
+
+
+def seconds_per_update(config: TrainConfig, dataset: TransitionDataset, spaces: Spaces) -> float:
+    """Processor time of an update, measured on rows of the log; compiling would only make it shorter."""
+    settings = config.run_config()
+    recipe = get_recipe(config.algo)
+    learner = recipe.build_learner(settings, spaces, device=choose_device("cpu"))
+    batch = rows_for(learner, dataset, spaces, settings.batch_size)
+    for _ in range(WARM_UP):
+        learner.update(batch, global_step=0)
+    began = time.process_time()
+    for _ in range(TIMED):
+        learner.update(batch, global_step=0)
+    return (time.process_time() - began) / TIMED
+
+
+def rows_for(
+    learner: Learner, dataset: TransitionDataset, spaces: Spaces, count: int
+) -> dict[str, torch.Tensor]:
+    """A batch of the right shapes; its numbers do not matter."""
+    generator = torch.Generator().manual_seed(0)
+    rows = dataset.with_fields(["obs", "actions", "rewards", "next_obs", "dones"]).sample(
+        count, generator=generator
+    )
+    batch = {name: value.float() for name, value in rows.items()}
+    batch["actions"] = torch.from_numpy(spaces.encode(batch["actions"].numpy()))
+    for need in learner.needs:
+        batch.setdefault(need, batch["actions" if need == "next_actions" else "rewards"])
+    return batch
+
+
+def affordable(costs: Sequence[float], minutes: float) -> list[int]:
+    """Updates of each training, so that all of them take an equal part of the training's share."""
+    each = minutes * 60.0 * TRAINING_SHARE / len(costs)
+    return [min(MOST_UPDATES, max(LEAST_UPDATES, int(each / cost) // 100 * 100)) for cost in costs]
+
+
+def tasks_of(configs: Sequence[tuple[str, TrainConfig]]) -> list[Task]:
+    """One task a training, as sweeps know them: finished ones are left alone, stopped ones go on."""
+    runs = (SweepRun.inside(Path(config.output_dir), name, config) for name, config in configs)
+    return [Task((run,)) for run in runs]
