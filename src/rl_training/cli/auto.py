@@ -88,24 +88,18 @@ def auto(
 
 def agreed_mapping(data: str, fields: dict[str, Any]) -> dict[str, Any]:
     """The columns of a table that says nothing of them: asked for in a terminal, told elsewhere."""
-    from rl_training.cli.data import print_guess
-    from rl_training.config.data import TABLE_KINDS, TableFields
+    from rl_training.cli.data import guess_of, show_guess
     from rl_training.data.convert import source_location
-    from rl_training.data.tables.guess import guess_mapping, look_at, needs_mapping
 
-    place = source_location(data)
-    if place.path is None or place.kind not in TABLE_KINDS:
+    guess = guess_of(source_location(data), fields)
+    if guess is None:
         return {}
-    settings, kind = TableFields.build(fields), None if place.kind == "table" else place.kind
-    if not needs_mapping(place.path, settings, kind=kind):
-        return {}
-    guess = guess_mapping(look_at(place.path, settings, kind=kind))
     line = f"rl-training auto {shlex.quote(data)} {guess.flags().partition(' ')[2].partition(' ')[2]}"
     if not sys.stdin.isatty():
         raise ConfigError(
             f"{data}: say which columns are what (--obs, --action, --reward); a guess, to be checked: {line}"
         )
-    print_guess(place, fields, as_json=False)
+    show_guess(guess)
     if not guess.columns.actions or not typer.confirm("Go on with this mapping?", default=False):
         raise ConfigError(f"say which columns are what, from: {line}")
     told: dict[str, Any] = {"columns": {k: v for k, v in guess.columns.to_dict().items() if v}}

@@ -32,25 +32,29 @@ if TYPE_CHECKING:
 
 def print_guess(place: DatasetLocation, fields: dict[str, object], *, as_json: bool) -> bool:
     """Print columns and a mapping to start from, if the place is a table that needs one."""
-    from rl_training.config.data import TABLE_KINDS
-
-    if place.kind not in TABLE_KINDS:
+    guess = guess_of(place, fields)
+    if guess is None:
         return False
-    from rl_training.data.tables.guess import guess_mapping, look_at, needs_mapping
-
-    source = place.source(fields)
-    kind = None if place.kind == "table" else place.kind
-    if not needs_mapping(source, kind=kind):
-        return False
-    guess = guess_mapping(look_at(source, kind=kind))
     if as_json:
         print_json(guess.to_dict())
     else:
-        _print(guess)
+        show_guess(guess)
     return True
 
 
-def _print(guess: Guess) -> None:
+def guess_of(place: DatasetLocation, fields: dict[str, object]) -> Guess | None:
+    """What the columns of a table seem to be, if neither their names nor the fields say it."""
+    from rl_training.config.data import TABLE_KINDS
+
+    if place.kind not in TABLE_KINDS:
+        return None
+    from rl_training.data.tables.guess import guess_mapping, look_at, needs_mapping
+
+    source, kind = place.source(fields), None if place.kind == "table" else place.kind
+    return guess_mapping(look_at(source, kind=kind)) if needs_mapping(source, kind=kind) else None
+
+
+def show_guess(guess: Guess) -> None:
     facts = guess.facts
     many = f"{facts.files} files, " if facts.files > 1 else ""
     typer.echo(f"{facts.source}: {many}{len(facts.columns)} columns, {facts.rows_seen:,} rows looked at")

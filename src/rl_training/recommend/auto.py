@@ -34,6 +34,7 @@ from rl_training.judging.verdict import Judgement
 from rl_training.policies.policy import Policy
 from rl_training.recommend.choice import Choice, choose, confirmed
 from rl_training.recommend.portfolio import (
+    DIALS,
     Common,
     Recipe,
     affordable,
@@ -50,6 +51,7 @@ from rl_training.sweeps.ray import run_on_ray
 from rl_training.sweeps.workers import run_local, worker_count
 
 BOUNDS = ("action_low", "action_high")
+DIAL = "dial"
 PLAN, ANSWER = "plan.json", "auto.json"
 FEWEST = 2 * FEWEST_EPISODES
 """Episodes: as many to learn from, as to choose by."""
@@ -237,14 +239,16 @@ class Search:
             "recipes": [each.name for each in self.recipes],
         }
         file = self.folder / PLAN
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        stored: State = {}
+        with suppress(OSError, ValueError):
             stored = parse_json(file.read_text(encoding="utf-8"))
-            if stored["facts"] != facts:
-                raise ConfigError(
-                    f"{self.folder} holds a search with other data or settings: name another folder (--out)"
-                )
+        if stored and stored.get("facts") != facts:
+            raise ConfigError(
+                f"{self.folder} holds a search with other data or settings: name another folder (--out)"
+            )
+        if stored:
             self.say(f"Going on with the search in {self.folder}.")
-            return {str(name): int(count) for name, count in stored["updates"].items()}
+            return {each.name: int(stored["updates"][each.name]) for each in self.recipes}
         costs = [
             seconds_per_update(self.common.config(each, self.folder, 1_000), self.whole, self.spaces)
             for each in self.recipes
@@ -348,12 +352,17 @@ class Search:
 
 
 def candidates(runs: Sequence[SweepRun]) -> Iterator[tuple[str, Policy]]:
-    """The policies of every training, the last one under its name, earlier ones with their step."""
+    """The policies of every training: the last one under its name, earlier ones with their step.
+
+    A policy with a dial is several, one at each position; before its training has ended it is none.
+    """
     for run in runs:
-        last = SavedRun(run.run_dir)
-        total = run.config.total_timesteps
-        yield run.name, last.policy
-        early = run.config.checkpoint_interval
+        policy = SavedRun(run.run_dir).policy
+        if any(each.name == DIAL for each in policy.inputs):
+            yield from ((f"{run.name} dial {at:g}", policy.with_inputs(dial=at)) for at in DIALS)
+            continue
+        yield run.name, policy
+        early, total = run.config.checkpoint_interval, run.config.total_timesteps
         if early is not None and early < total and (file := checkpoint_path(run.run_dir, early)).exists():
             yield f"{run.name} at {early}", SavedRun(file).policy
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rl_training.judging.verdict import Judgement, PolicyJudgement
 
-
 NEARLY = 0.9
 """Share of the first policy's gain that another must have to be taken in its place."""
 

@@ -158,7 +158,7 @@ def _grow(
 
 def _best_split(obs: Array, gaps: Array, rows: Array, fewest: int) -> tuple[int, float] | None:
     """The column and value that leave the least variance in both parts; none where nothing is gained."""
-    best, least = None, gaps[rows].var(axis=0).sum() * len(rows) * 0.98
+    best, least = None, gaps[rows].var(axis=0).sum() * len(rows) * 0.98 - 1e-9
     for column in range(obs.shape[1]):
         order = rows[np.argsort(obs[rows, column], kind="stable")]
         values, sorted_gaps = obs[order, column], gaps[order]

@@ -1,0 +1,236 @@
+"""From a log to one recommended policy, or to an honest no."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rl_training
+from rl_training.cli import main
+from rl_training.core.errors import ConfigError, DataError
+from rl_training.core.spaces import FloatArray, Spaces
+from rl_training.data import DataInfo, TransitionDataset
+from rl_training.judging.verdict import (
+    ActionComparison,
+    BehaviourJudgement,
+    Evidence,
+    Interval,
+    Judgement,
+    PolicyJudgement,
+    Verdict,
+)
+from rl_training.policies.acting import ActingPolicy
+from rl_training.recommend import auto as search
+from rl_training.recommend import portfolio as portfolio_module
+from rl_training.recommend.choice import Choice, choose, confirmed
+from rl_training.recommend.portfolio import Recipe, affordable
+from rl_training.report.explain import Asked, Rule, explain, importance, rules, words
+
+# ---- the choice
+
+
+def judged(
+    name: str, gain: float, verdict: Verdict = "better", *, away: float = 1.0, noise: float = 1.0
+) -> PolicyJudgement:
+    """A policy that gains so much, with actions so far from the log; `noise` decides what ties with it."""
+    members = tuple(gain + noise * each for each in (-1.0, 0.0, 1.0))
+    action = ActionComparison("valve", away, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    gap = Interval(gain, gain - 1.0, gain + 1.0)
+    return PolicyJudgement(
+        name, gain, gain - 1.0, gain + 1.0, gap, verdict, f"{name} says so.", (), {}, {},
+        Evidence(actions=(action,)), gain, members,
+    )  # fmt: skip
+
+
+def judgement(*policies: PolicyJudgement) -> Judgement:
+    own = BehaviourJudgement(0.0, -1.0, 1.0, 0.0, {}, ())
+    return Judgement(policies, own, {}, {"confidence": 0.9, "gamma": 0.9}, (), 1.0)
+
+
+def test_the_first_of_the_order_is_taken() -> None:
+    found = judgement(judged("iql", 5.0), judged("bc", 0.1, "indistinguishable"), judged("td3_bc", 9.0))
+    assert choose(found, [10.0]).name == "td3_bc"
+
+
+def test_of_those_that_cannot_be_told_apart_the_one_closest_to_the_log_is_taken() -> None:
+    far, near = judged("far", 9.0, away=5.0, noise=3.0), judged("near", 8.5, away=2.0, noise=-3.0)
+    chosen = choose(judgement(far, near), [10.0])
+    assert chosen.name == "near" and "cannot tell it from far" in chosen.reason
+    little = judged("little", 4.0, away=0.1, noise=-3.0)
+    assert choose(judgement(far, little), [10.0]).name == "far", "half of the gain is not nearly as much"
+
+
+def test_nothing_is_recommended_where_nothing_is_better() -> None:
+    found = judgement(
+        judged("a", 99.0, "refused"), judged("b", 1.0, "indistinguishable"), judged("c", -5.0, "worse")
+    )
+    assert choose(found, [1.0]) == Choice(
+        None,
+        "Of 3 candidates none is better than what was logged: 1 cannot be judged, 1 cannot be told from "
+        "what was logged, 1 are worse.",
+    )
+
+
+def test_what_is_not_better_on_fresh_resamples_is_not_recommended() -> None:
+    first = choose(judgement(judged("iql", 5.0)), [1.0])
+    assert confirmed(first, judgement(judged("iql", 5.0))) == first
+    second = confirmed(first, judgement(judged("iql", 0.4, "indistinguishable")))
+    assert second.name is None and "judged again on fresh resamples it is not better" in second.reason
+
+
+def test_minutes_are_shared_by_the_measured_cost_of_an_update() -> None:
+    # 10 minutes, 60 % of them for 3 trainings: 120 s each
+    assert affordable([0.01, 0.05, 1.0], 10.0) == [12_000, 2_400, 1_000]
+    assert affordable([1e-4], 10.0) == [20_000]
+
+
+# ---- what a policy does
+
+
+class Steep(ActingPolicy):
+    """valve 60 where the level is above 1.4, else as logged (20); the second column does not matter."""
+
+    def __init__(self) -> None:
+        self.spaces = Spaces(2, (0.0,), (100.0,))
+
+    def act(self, obs: Any, deterministic: bool = True, **inputs: Any) -> FloatArray:
+        return np.where(obs[:, :1] > 1.4, 60.0, 20.0).astype(np.float32)
+
+    def act_with_novelty(self, obs: Any, **inputs: Any) -> tuple[FloatArray, FloatArray]:
+        raise NotImplementedError
+
+
+def plant_log(rows: int = 1000) -> TransitionDataset:
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(0.0, 2.0, (rows, 2)).astype(np.float32)
+    info = DataInfo(observation_names=("level", "inflow"), action_names=("valve",), units={"level": "m"})
+    ends = np.arange(rows) % 50 == 49
+    given = obs, np.full((rows, 1), 20.0), obs[:, 0], np.roll(obs, -1, axis=0), np.zeros(rows)
+    return TransitionDataset(*given, truncations=ends, info=info)
+
+
+def test_rules_find_where_a_policy_differs_and_say_it_in_the_logs_units() -> None:
+    asked = Asked.of(Steep(), plant_log(), np.arange(1000))
+    first, *others = rules(asked)
+    assert first.difference[0] == pytest.approx(0.4) and first.share == pytest.approx(0.3, abs=0.05)
+    assert [bound[:2] for bound in first.bounds] == [(0, True)]
+    assert first.bounds[0][2] == pytest.approx(1.4, abs=0.02)
+    assert all(abs(rule.difference[0]) < 1e-6 for rule in others) and len(others) <= 7
+    assert words(first, asked.columns).startswith("level (m) above 1.4")
+    tight = Rule(((0, True, 1.0), (0, True, 1.5), (1, False, 3.0)), 1.0, np.zeros(1))
+    assert words(tight, ("a", "b")) == "a above 1.50 and b below 3"
+
+
+def test_a_column_that_does_not_matter_has_no_importance() -> None:
+    matter = importance(Asked.of(Steep(), plant_log(), np.arange(1000)))
+    # two independent rows differ in 2 · .3 · .7 of all cases, by 40 of a range of 100
+    assert matter[0, 0] == pytest.approx(0.4 * 2 * 0.3 * 0.7, abs=0.02) and matter[1, 0] == 0.0
+
+
+def test_an_explanation_has_rules_columns_curves_and_an_episode() -> None:
+    section = explain(Steep(), plant_log())
+    titles = [block.title for block in section.blocks]
+    assert titles[:3] == [
+        "Where it differs from the log",
+        "What each column matters",
+        "valve against level (m)",
+    ]
+    assert titles[-1] == "valve in one logged episode"
+
+
+# ---- the whole way
+
+
+LOG = ("--obs", "T,level", "--action", "valve", "--reward", "score", "--episode", "run")
+
+
+def write_log(path: Path, *, episodes: int = 200, reward: str = "close") -> Path:
+    """Operators open a valve at random; the reward is nearness of T to 50, which the valve moves."""
+    rng = np.random.default_rng(3)
+    lines = ["run,T,level,valve,score"]
+    for run in range(episodes):
+        T = rng.uniform(35, 65)
+        for _ in range(12):
+            valve, level = rng.uniform(0, 100), rng.uniform(0, 2)
+            scores = {"close": -abs(T - 50) / 10, "same": 1.0}
+            lines.append(f"{run},{T:.4f},{level:.3f},{valve:.3f},{scores[reward]:.4f}")
+            T += 0.2 * (valve - 50) + rng.normal()
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two short trainings, and a judge with few updates."""
+    recipes = (Recipe("bc", "bc", {}, updates=20), Recipe("td3_bc", "td3_bc", {"alpha": 40.0}, updates=1500))
+    monkeypatch.setattr(portfolio_module, "CONTINUOUS", recipes)
+    monkeypatch.setattr(portfolio_module, "WIDTHS", (32, 32))
+    light = {"updates": 600, "model_updates": 500, "members": 3, "importance": False}
+    monkeypatch.setattr(search.saved, "judge", partial(search.saved.judge, **light))
+
+
+@pytest.mark.slow
+def test_from_a_log_to_a_policy_and_again_without_training_again(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, out = write_log(tmp_path / "log.csv"), tmp_path / "found"
+    bounds = ("--action-low", "0", "--action-high", "100")
+    call = ["auto", str(log), *LOG, "--gamma", ".8", "--out", str(out), *bounds]
+    finish = search.Search.finish
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search.Search, "finish", killed)
+    assert main(call) != 0
+    trained = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/*/checkpoints/*")}
+    assert len(trained) == 4 and not (out / "auto.html").exists()
+    monkeypatch.setattr(search.Search, "finish", finish)
+    assert main(call) == 0
+    assert {path: path.stat().st_mtime_ns for path in trained} == trained
+    told = capsys.readouterr()
+    assert "Going on with the search" in told.err and "Recommended: td3_bc" in told.out, told.out
+    answer = json.loads((out / "auto.json").read_text())
+    assert answer["recommended"].startswith("td3_bc") and answer["policy"] == "policy.onnx"
+    policy = rl_training.load_policy(out / "policy.onnx")
+    hot, cold = policy.predict([[60.0, 1.0], [40.0, 1.0]])[:, 0]
+    assert hot < 45 and cold > 55 and policy.guard_facts is not None
+    text = (out / "auto.html").read_text()
+    assert "Where it differs from the log" in text and "<script" not in text
+    assert main([*call, "--minutes", "5"]) == 2, "another search does not go on here"
+
+
+def test_what_a_log_cannot_carry_is_refused_before_anything_is_fitted(tmp_path: Path) -> None:
+    columns = {"observations": ["T", "level"], "actions": ["valve"], "reward": "score", "episode": "run"}
+    few = write_log(tmp_path / "few.csv", episodes=30)
+    with pytest.raises(DataError, match="has 30 episodes; 40 are the least"):
+        search.auto(few, columns=columns, out=tmp_path / "a")
+    same = write_log(tmp_path / "same.csv", reward="same")
+    with pytest.raises(DataError, match="every reward is 1, so that no policy is better"):
+        search.auto(same, columns=columns, out=tmp_path / "a")
+    with pytest.raises(DataError, match="the log has no rewards"):
+        search.auto(few, columns={**columns, "reward": None}, out=tmp_path / "a")
+    with pytest.raises(ConfigError, match="minuts is not a known key"):
+        search.auto(few, columns=columns, out=tmp_path / "a", minuts=3)
+    assert not (tmp_path / "a").exists()
+
+
+def test_columns_that_nobody_named_are_told_with_the_line_to_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "log.csv")
+    assert main(["auto", str(log)]) == 2
+    assert "--obs T,level --action valve --reward score --episode run" in capsys.readouterr().err
+
+
+def test_rows_in_memory_become_a_file_that_trainings_can_read(tmp_path: Path) -> None:
+    dataset = plant_log(200)
+    whole, place = search.settle_data(dataset, None, {}, tmp_path)
+    again = rl_training.read_log(place["dataset_path"])
+    assert len(whole) == len(again) == 200 and again.info.name_of("observation", 0) == "level (m)"
+    assert int(again.episode_ends("x").sum()) == int(dataset.episode_ends("x").sum()) == 4
