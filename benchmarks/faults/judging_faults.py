@@ -39,8 +39,8 @@ FAULTS = [
     Fault(
         "values: the behaviour bootstraps over a cut-off end",
         FQE,
-        "usable[-1] = torch.from_numpy(log.has_successor.astype(np.float32))",
-        "usable[-1] = 1.0",
+        "(*(each.rows for each in operators), log.has_successor)",
+        "(*(each.rows for each in operators), np.ones(len(log)))",
         "fits",
     ),
     Fault(
@@ -168,8 +168,8 @@ FAULTS = [
     Fault(
         "difference: the error of the level is left out",
         JUDGE,
-        "difference = interval(members, self.config.confidence, error)",
-        "difference = interval(members, self.config.confidence)",
+        "return interval(members, self.config.confidence, error)",
+        "return interval(members, self.config.confidence)",
         "checks",
     ),
     Fault(

@@ -63,6 +63,7 @@ def judge_of(log: JudgedLog, fitted: FittedValues, **changes: Any) -> PolicyJudg
         log=log,
         config=config,
         fitted=fitted,
+        operators=(),
         spaces=spaces,
         name_of=name_of,
         covered=covered,

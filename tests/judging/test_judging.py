@@ -106,7 +106,7 @@ def test_the_behaviour_is_never_left_out(judged: Judgement) -> None:
     own = judged.behaviour
     assert own.low < own.value < own.high
     assert own.value < own.mean_return < 0.0
-    assert own.checks["falsification"].numbers["rank_correlation"] > 0.5
+    assert own.checks["falsification"].numbers["correlation"] > 0.5
     assert len(own.calibration) == 10
     values = [value for value, _ in own.calibration]
     assert values == sorted(values)
@@ -356,8 +356,13 @@ def test_coverage_counts_what_lies_beyond_the_logs_own_distances(log: Transition
     assert covered.share_outside(covered.logged) == pytest.approx(0.01, abs=0.005)
     moved = covered.distances(prepared.obs[rows], prepared.actions[rows] + 3.0)
     assert covered.share_outside(moved) == 1.0
-    assert coverage(0.2, 0.05, along_rollouts=False).outcome == "refused"
-    assert coverage(0.04, 0.05, along_rollouts=False).outcome == "passed"
+    for share, decides, wanted in (
+        (0.2, True, "refused"),
+        (0.2, False, "warned"),
+        (0.04, True, "passed"),
+        (0.04, False, "passed"),
+    ):
+        assert coverage(share, 0.05, reached=False, decides=decides).outcome == wanted
 
 
 def test_methods_that_point_apart_refuse() -> None:

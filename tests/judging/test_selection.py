@@ -167,6 +167,23 @@ def test_a_refused_trial_never_wins_and_is_counted_as_refused(
     assert told[1].startswith("trial 1: refused by the judge, not counted.")
 
 
+def test_a_refused_trial_counts_by_its_score_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The score allows for what the log does not know; the verdict is told beside it."""
+    pytest.importorskip("optuna")
+    space = {"algo_kwargs.alpha": {"low": 1.0, "high": 3.0}}
+    given = {"base": base(write_log(tmp_path)), "space": space, "trials": 2}
+    settings, told = tune.with_metric(TuneConfig.build(given)), list[str]()
+    found = {"trial-0": {**judgement(5.0, 1.0), "judge_verdict": "better"}}
+    found["trial-1"] = {**judgement(99.0, 1.0), "judge_score": 4.5, "judge_verdict": "refused"}
+    monkeypatch.setattr(tune, "final_metrics", lambda run_dir: found[run_dir.parent.name])
+    search = tune.Search(tune.open_study(tmp_path / "tune", settings), settings, tmp_path, told.append)
+    for task in search.tasks():
+        search.judge(task)
+    result = search.result(None)
+    assert (result.best_value, result.level, result.states) == (4.5, (), {"complete": 2})
+    assert told[1] == "trial 1: judge_score 4.5, refused"
+
+
 @pytest.mark.parametrize(("mode", "best"), [("max", 9.0), ("min", 2.0)])
 def test_a_search_goes_the_way_it_was_told(
     mode: str, best: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

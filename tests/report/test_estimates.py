@@ -64,15 +64,15 @@ def test_a_tie_is_a_difference_within_both_intervals() -> None:
 
 
 def test_candidates_have_the_order_of_a_judgement() -> None:
-    """By the score, which is neither the value nor its lower end; one refused run puts a whole one last."""
+    """By the score, which is neither the value nor its lower end; a refusal alone moves nobody."""
     candidates = {
         "sure": Candidate(Interval(9.0, 8.5, 9.5), 7.0, ("better", "better")),
         "bold": Candidate(Interval(12.0, 2.0, 22.0), 8.0, ("better", "indistinguishable")),
         "first": Candidate(Interval(10.0, 7.0, 13.0), 9.0, ("better", "better")),
-        "wild": Candidate(Interval(500.0, 499.0, 501.0), 500.0, ("better", "refused")),
+        "wild": Candidate(Interval(11.0, 8.0, 14.0), 8.5, ("better", "refused")),
         "far": Candidate(Interval(0.0, -1.0, 1.0), 0.0, ("worse", "worse")),
     }
-    assert ranking(candidates) == ["first", "bold", "sure", "far", "wild"]
+    assert ranking(candidates) == ["first", "wild", "bold", "sure", "far"]
     assert ties(candidates) == ("bold", "sure")
 
 
@@ -146,8 +146,8 @@ def test_the_winner_is_first_by_the_score_and_refusals_are_told(tmp_path: Path) 
     judged_run(tmp_path, "td3_bc", 0, 12.0, noise=10.0, judge_score=8.0)
     judged_run(tmp_path, "iql", 0, 10.0, noise=3.0, judge_score=9.0)
     judged_run(tmp_path, "bc", 0, 9.0, noise=0.5, judge_score=7.0)
-    judged_run(tmp_path, "cql", 0, 500.0, judge_score=None, judge_verdict="refused")
-    judged_run(tmp_path, "cql", 1, 500.0, judge_score=500.0)
+    judged_run(tmp_path, "cql", 0, 500.0, judge_score=2.0, judge_verdict="refused")
+    judged_run(tmp_path, "cql", 1, 500.0, judge_score=3.0)
     study = arrange(find_runs([tmp_path]))
     assert [group.label for group in study.tasks[0].groups] == ["IQL", "TD3BC", "BC", "CQL"]
     (told,) = verdict(study)
@@ -157,7 +157,7 @@ def test_the_winner_is_first_by_the_score_and_refusals_are_told(tmp_path: Path) 
     rows = [line for line in text.splitlines() if line.startswith(("| IQL | 1", "| CQL | 2"))]
     assert rows == [
         "| IQL | 1 | better | 9 | 10 \\[7, 13\\] |",
-        "| CQL | 2 | 1 better, 1 refused | 500 | 500 \\[499, 501\\] |",
+        "| CQL | 2 | 1 better, 1 refused | 2.50 | 500 \\[499, 501\\] |",
     ]
     table = write_report([tmp_path], tmp_path / "report.csv", format="csv").read_text()
     assert (

@@ -120,6 +120,7 @@ def print_result(result: Judgement) -> None:
 
     rows: list[tuple[str, ...]] = [(p.name, p.verdict, *numbers(p)) for p in result.ranking()]
     rows.append(("logged behaviour", "–", *numbers(result.behaviour)))
+    rows += [(f"operator {each.name}", "–", *numbers(each)) for each in result.operators]
     share = f"{100 * float(result.settings['confidence']):.0f} %"
     print_table(("policy", "verdict", f"value [{share}]", "per step"), rows)
     for policy in result.ranking():

@@ -187,6 +187,7 @@ _NAMES = {
     "terminated": "Flag of rows where the task itself ended, or a formula: 'level > 2.4'.",
     "truncated": "Flag of rows where only the recording ended.",
     "behavior_logprobs": "Log-probability of the action under the logging policy.",
+    "operator": "Who acted (shift, person, controller): each is judged beside the policies.",
 }
 _RATES = "Most that an action may move in a step, as NAME=NUMBER; may be given several times."
 _UNITS = "Unit of a column, as NAME=UNIT; may be given several times."

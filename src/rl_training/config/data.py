@@ -79,6 +79,9 @@ class ColumnsConfig(ConfigModel):
     )
     truncated: str | None = setting(None, "flag of rows where only the recording ended")
     behavior_logprobs: str | None = setting(None, "log-probability of the action under the logging policy")
+    operator: str | None = setting(
+        None, "who acted: a name or number of a shift, a person, a controller; judged beside the policies"
+    )
     fields: dict[str, tuple[str, ...]] = setting(
         {}, "columns of further fields, such as {costs: overheat}; fields are declared with register_field"
     )

@@ -157,6 +157,7 @@ _BUILTIN = {
         # what formulas of rewards, costs and flags are computed from
         Field(FORMULA_COLUMNS, "vector", names=(), in_batches="never", double=True),
         Field("durations"),  # from a row to the next, in units of the median step
+        Field("operators", "id", names=("operators",), role="operator", in_batches="never"),
         Field(
             "behavior_logprobs",
             names=("behavior_logprobs", "behavior_logprob"),

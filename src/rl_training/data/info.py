@@ -54,6 +54,8 @@ class DataInfo:
     action_names: tuple[str, ...] | None = None
     choices: tuple[Choice | None, ...] = ()
     """per action, where any of them is a choice"""
+    operator_names: tuple[str, ...] = ()
+    """by their numbers in the column `operators`"""
     units: Mapping[str, str] = field(default_factory=dict)
     """unit of a named observation or action"""
     signals: Signals | None = None
@@ -71,6 +73,11 @@ class DataInfo:
         """What one observed or acted number is called: `T_tank (°C)`, or `observation 3`."""
         return self.features.name_of(kind, index)
 
+    def operator_name(self, number: int) -> str:
+        """What one who acted is called."""
+        known = number < len(self.operator_names)
+        return self.operator_names[number] if known else f"operator {number}"
+
     @property
     def features(self) -> FeatureNames:
         """Names and units, as they travel with a policy."""
@@ -86,6 +93,7 @@ class DataInfo:
         """What a file stores: everything but the name of the file it was read from."""
         stored: State = {"env_id": self.env_id}
         texts: State = {"observation_names": self.observation_names, "action_names": self.action_names}
+        texts["operator_names"] = self.operator_names or None
         texts["units"] = dict(self.units) or None
         texts["signals"] = None if self.signals is None else self.signals.to_dict()
         if self.spaces is not None:
@@ -130,6 +138,7 @@ class DataInfo:
             observation_names=features.observation_names,
             action_names=features.action_names,
             choices=choices_from(levels),
+            operator_names=features.operator_names,
             units=dict(features.units),
             signals=None if facts.signals is None else Signals.from_dict(parse_json(facts.signals)),
             rewards_known=facts.rewards_known,
@@ -150,6 +159,7 @@ class DataFacts:
     reference_source: str | None = None
     observation_names: str | None = None
     action_names: str | None = None
+    operator_names: str = "[]"
     units: str = "{}"
     signals: str | None = None
     rewards_known: bool = True
@@ -165,6 +175,7 @@ class FeatureFacts:
 
     observation_names: tuple[str, ...] | None
     action_names: tuple[str, ...] | None
+    operator_names: tuple[str, ...]
     units: Mapping[str, str]
 
 

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from rl_training.core.types import Facts, number
-from rl_training.judging.verdict import Interval, interval, place
+from rl_training.judging.verdict import Interval, interval
 
 CONFIDENCE = 0.9
 """That of the intervals that runs give their own policies."""
@@ -30,8 +30,9 @@ class Candidate:
         return "refused" in self.verdicts
 
     @property
-    def place(self) -> tuple[bool, float]:
-        return place(self.score, refused=self.refused)
+    def place(self) -> float:
+        """What candidates are sorted by, from the one to take first."""
+        return -self.score
 
     @property
     def told(self) -> str:
@@ -51,12 +52,20 @@ def candidate_of(metrics: Iterable[Facts]) -> Candidate | None:
     noise = fmean(map(half_width, judged))
     if len(runs) > 1:
         noise = math.hypot(noise, half_width(interval(np.array(values), CONFIDENCE, of_mean=True)))
-    scores = [score for each in runs if (score := number(each.get("judge_score"))) is not None]
+    scores = [_score(*each) for each in zip(runs, values, strict=True)]
     return Candidate(
         Interval(fmean(values), fmean(values) - noise, fmean(values) + noise),
-        fmean(scores if len(scores) == len(runs) else values),
+        fmean(scores),
         tuple(str(each.get("judge_verdict")) for each in runs),
     )
+
+
+def _score(metrics: Facts, value: float) -> float:
+    """What it is ordered by; runs of earlier versions have none where they were refused."""
+    score = number(metrics.get("judge_score"))
+    if score is not None:
+        return score
+    return -math.inf if metrics.get("judge_verdict") == "refused" else value
 
 
 def estimate_of(metrics: Facts) -> Interval | None:
@@ -73,7 +82,7 @@ def half_width(interval: Interval) -> float:
 
 
 def ranking(candidates: Mapping[str, Candidate]) -> list[str]:
-    """Names in the order of `Judgement.ranking()`: by the score, refused ones last."""
+    """Names in the order of `Judgement.ranking()`: by the score."""
     return sorted(candidates, key=lambda name: candidates[name].place)
 
 

@@ -5,6 +5,7 @@ First what they measure with: how near the log is to what a policy does, and the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,11 @@ REFERENCE_ROWS = 20_000
 QUERY_ROWS = 2000
 LIMIT_PERCENTILE = 99.0
 CALIBRATION_BINS = 10
+CHANCE_LIMIT = 0.05
+"""Odds of chance, above which values are not said to follow the returns."""
+COINS = 999
+SMALLEST_CORRELATION = 0.25
+"""Values that explain less of the returns than its square say too little to be tested."""
 FEW_EPISODES = 10.0
 """Weights worth fewer episodes than this are no basis for an estimate."""
 
@@ -172,35 +178,71 @@ def held_out_returns(log: JudgedLog, values: Float64Array) -> Float64Array:
 def falsification(log: JudgedLog, fitted: FittedValues, config: JudgeConfig) -> Check:
     """Does the procedure give the behaviour, whose returns are known, its right values?
 
-    Means alone would pass shuffled rewards and blank observations: ranks are compared as well.
+    Means alone would pass shuffled rewards and blank observations, so values have to follow the returns too:
+    as closely as right ones would with this noise, and more than by chance.
     """
-    from scipy.stats import spearmanr
-
     values = fitted.logged[-1]
     returns = held_out_returns(log, values)
     known = np.isfinite(values) & np.isfinite(returns) & ~(log.ends & ~log.dones)
     if known.sum() < 3 or np.ptp(returns[known]) == 0.0 or np.ptp(values[known]) == 0.0:
         return Check("refused", "The log holds nothing to test values with: its returns are all the same.")
     error = float((values[known] - returns[known]).mean() / returns[known].std())
-    rank = float(spearmanr(values[known], returns[known]).statistic)
-    linear = float(np.corrcoef(values[known], returns[known])[0, 1])
-    # Where most returns are nearly equal their ranks are noise, and the line through the others is not.
-    correlation = max(rank, linear)
-    numbers = {"error": error, "rank_correlation": rank, "correlation": linear}
+    promised, earned = _until_the_end(log, values, returns)
+    found = followed(promised[known], earned[known], log.numbers[known], config.seed)
+    numbers = {"error": error, **found}
+    correlation, reachable = found["correlation"], found["reachable_correlation"]
     if abs(error) > config.falsification_error_limit:
         reason = (
             f"Values of the logged behaviour miss its own returns by {abs(error):.0%} of their spread, "
             "so values of a policy cannot be trusted either."
         )
         return Check("refused", reason, numbers)
-    if correlation < config.falsification_correlation_limit:
+    told = f"correlation {correlation:.2f}, where right values would reach {reachable:.2f}"
+    least = max(SMALLEST_CORRELATION, config.falsification_correlation_limit * reachable)
+    if found["chance"] > CHANCE_LIMIT or correlation < least:
         reason = (
-            f"Values hardly follow the returns of held-out episodes (correlation {correlation:.2f}): the "
-            "observations may not hold what the rewards depend on."
+            f"Values hardly follow the returns of held-out episodes ({told}): the observations may not hold "
+            "what the rewards depend on."
         )
         return Check("refused", reason, numbers)
-    reason = f"Values of the behaviour agree with held-out returns (correlation {correlation:.2f})."
-    return Check("passed", reason, numbers)
+    return Check("passed", f"Values of the behaviour agree with held-out returns ({told}).", numbers)
+
+
+def _until_the_end(
+    log: JudgedLog, values: Float64Array, returns: Float64Array
+) -> tuple[Float64Array, Float64Array]:
+    """What values promise from each row to the end of its episode, and what was earned, around the level.
+
+    The value of a cut-off episode's last row is part of both its value and its return: it is taken out, or
+    values would agree with themselves. So is the level that all rewards have in common, which would agree
+    by the number of rows that are left alone.
+    """
+    scale, cut = log.reward_scale, log.ends & ~log.dones
+    promised = values - scale.level
+    promised[~cut] -= log.returns(np.where(cut, np.nan_to_num(promised), 0.0))[~cut]
+    earned = scale.rewards(log.rewards, log.discounts).astype(np.float64) * scale.spread
+    kept = log.gamma if log.discounts is None else log.discounts
+    earned -= np.where(log.dones, kept * scale.level, 0.0)  # nothing follows, where the level would
+    earned[cut] = 0.0
+    return promised, np.where(np.isfinite(returns), log.returns(earned), np.nan)
+
+
+def followed(promised: Float64Array, earned: Float64Array, episodes: IntArray, seed: int) -> dict[str, float]:
+    """How closely one follows the other; how closely right values would; the odds that chance does as well.
+
+    If what is promised were right, what was earned would be that plus noise of its own, as large as what is
+    left between the two: the correlation is then as `reachable_correlation` says. Chance: episodes are
+    the independent unit, so the products of each are given the sign of a coin.
+    """
+    left, right = promised - promised.mean(), earned - earned.mean()
+    spread, noise = float(left.var()), float((right - left).var())
+    correlation = float((left * right).mean() / max(left.std() * right.std(), 1e-300))
+    sums = np.bincount(episodes, weights=left * right)
+    draws = np.random.default_rng(derive_seed(seed, "judge", "falsification"))
+    by_chance = (2 * draws.integers(0, 2, (COINS, len(sums))) - 1) @ sums
+    chance = float((1 + (by_chance >= sums.sum()).sum()) / (COINS + 1))
+    reachable = math.sqrt(spread / max(spread + noise, 1e-300))
+    return {"correlation": correlation, "reachable_correlation": reachable, "chance": chance}
 
 
 def calibration(log: JudgedLog, fitted: FittedValues) -> Points:
@@ -266,13 +308,16 @@ def convergence(log: JudgedLog, fitted: FittedValues, index: int, config: JudgeC
     return Check("passed", "The value has settled.", numbers)
 
 
-def coverage(share: float, limit: float, *, along_rollouts: bool) -> Check:
-    where = "in states that it would reach" if along_rollouts else "in logged states"
+def coverage(share: float, limit: float, *, reached: bool, decides: bool) -> Check:
+    """How much lies outside the log; more than the limit refuses where that `decides`, and else warns."""
+    where = "in states that it would reach" if reached else "in logged states"
     numbers = {"share_outside": share, "limit": limit}
     words = f"further from anything logged than {LIMIT_PERCENTILE:.0f} % of the log itself"
     told = f"{share:.1%} of what the policy does {where} is {words}"
-    if share > limit:
+    if share > limit and decides:
         return Check("refused", f"{told}; at most {limit:.0%} can be judged.", numbers)
+    if share > limit:
+        return Check("warned", f"{told}.", numbers)
     return Check("passed", f"{told}.", numbers)
 
 
@@ -290,7 +335,8 @@ def second_opinion(
             f"dynamics, with the behaviour's {behaviour:.4g} between them."
         )
         return Check("refused", reason, numbers)
-    if gap > config.disagreement_limit and not overlap:
+    clearly_worse = all(each.high is not None and each.high < behaviour for each in (own, model))
+    if gap > config.disagreement_limit and not overlap and not clearly_worse:
         reason = (
             f"Two methods are far apart: {own.value:.4g} by fitted values, {model.value:.4g} by a model of "
             f"the dynamics, {gap:.1f} spreads of returns."

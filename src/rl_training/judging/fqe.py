@@ -20,6 +20,7 @@ from rl_training.algorithms.learner import Batch, MetricTensors, Noise
 from rl_training.algorithms.stack import stack_learners
 from rl_training.config import setting
 from rl_training.core.streams import torch_generator
+from rl_training.data.episodes import IntArray
 from rl_training.judging.fit import (
     BootstrapConfig,
     FitCache,
@@ -29,6 +30,7 @@ from rl_training.judging.fit import (
     fit,
 )
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
+from rl_training.judging.operators import Operator
 from rl_training.judging.policies import PolicyActions
 from rl_training.judging.settings import JudgeConfig
 from rl_training.models.critics import QEnsemble
@@ -144,6 +146,8 @@ class FittedValues:
     updates: int
     progress: float
     """updates x tau x (1 - gamma)"""
+    taken_over: tuple[Float64Array, ...] = ()
+    """per operator, the values `[policies + operators + 1, members]` where it took over"""
 
     def drift(self, index: int) -> float:
         """How far the mean value moved in the last third of training."""
@@ -175,13 +179,19 @@ def fit_values(
     config: JudgeConfig,
     on_progress: OnProgress,
     cache: FitCache | None = None,
+    operators: Sequence[Operator] = (),
 ) -> FittedValues:
-    """Train one stack of ensembles and read everything off it that a judgement needs."""
-    here = stacked_actions(log, [each.here for each in policies], log.actions)
-    there = stacked_actions(log, [each.there for each in policies], log.next_actions)
-    usable = torch.ones(len(policies) + 1, len(log))
-    usable[-1] = torch.from_numpy(log.has_successor.astype(np.float32))
-    learner = stack_learners([new_learner(log, config) for _ in range(len(policies) + 1)])
+    """Train one stack of ensembles and read everything off it that a judgement needs.
+
+    Operators stand between policies and behaviour; as with this, their next actions are the logged ones.
+    """
+    by_log = 1 + len(operators)
+    here = stacked_actions(log, [each.here for each in policies], log.actions, by_log)
+    there = stacked_actions(log, [each.there for each in policies], log.next_actions, by_log)
+    usable = torch.ones(len(here), len(log))
+    for index, known in enumerate((*(each.rows for each in operators), log.has_successor), len(policies)):
+        usable[index] = torch.from_numpy(known.astype(np.float32))
+    learner = stack_learners([new_learner(log, config) for _ in range(len(here))])
     assert isinstance(learner, FQE)
     updates = updates_needed(config, log)
     history: dict[str, list[Any]] = {"updates": [], "values": []}
@@ -217,6 +227,7 @@ def fit_values(
         final=scale.values(final),
         updates=updates,
         progress=updates * config.tau / log.horizon,
+        taken_over=tuple(first_values(learner, log, here, each.starts) for each in operators),
     )
 
 
@@ -228,13 +239,16 @@ def batch_of(log: JudgedLog, there: Tensor, usable: Tensor, rows: Tensor) -> dic
 
 
 @torch.no_grad()
-def first_values(learner: FQE, log: JudgedLog, here: Tensor) -> Float64Array:
-    """Each member's value from the first states of its own resample of episodes, `[policies, members]`."""
-    first = torch.from_numpy(log.starts)
+def first_values(learner: FQE, log: JudgedLog, here: Tensor, starts: IntArray | None = None) -> Float64Array:
+    """Each member's value from the first states of its own resample of episodes, `[policies, members]`.
+
+    Or from other rows, which count as often as their episodes are in the resample.
+    """
+    first = torch.from_numpy(log.starts if starts is None else starts)
     obs, own = log.columns["obs"][first], here[:, first]
     parts = [_own_values(learner, obs, own, part) for part in _pieces(len(first), own)]
     q = torch.cat(parts, -1).double()
-    weights = learner.scalars["resamples"].double()
+    weights = learner.row_weights(log.columns["episodes"][first].expand(len(here), -1)).double()
     return log.reward_scale.values((weights * q).sum(-1) / weights.sum(-1))
 
 
@@ -262,10 +276,12 @@ def new_learner(log: JudgedLog, config: JudgeConfig) -> FQE:
     )
 
 
-def stacked_actions(log: JudgedLog, policies: Sequence[FloatArray], behaviour: FloatArray) -> Tensor:
-    """Scaled actions `[policies + 1, rows, draws, A]`; the behaviour's single ones come last."""
-    logged = np.broadcast_to(behaviour[:, None], policies[0].shape)
-    return torch.from_numpy(np.stack([log.action_scale.apply(each) for each in (*policies, logged)]))
+def stacked_actions(
+    log: JudgedLog, policies: Sequence[FloatArray], logged: FloatArray, by_log: int = 1
+) -> Tensor:
+    """Scaled actions `[policies + by_log, rows, draws, A]`; the log's single ones come last."""
+    single = np.broadcast_to(logged[:, None], policies[0].shape)
+    return torch.from_numpy(np.stack([log.action_scale.apply(e) for e in (*policies, *[single] * by_log)]))
 
 
 def _pieces(rows: int, actions: Tensor) -> Iterator[slice]:

@@ -245,8 +245,8 @@ def prepare_importance_sampling(
     """The density of the logged actions: from the log where it holds one, else fitted."""
     unit_actions = np.clip(spaces.to_unit(log.actions), -1.0, 1.0)
     density, bandwidth = fit_density(log, unit_actions, config, on_progress)
-    source, column = "fitted", data.store.columns.get("behavior_logprobs")
-    if column is not None:
-        logged = as_array(column).astype(np.float64)
+    source = "fitted"
+    if "behavior_logprobs" in data.store.columns:
+        logged = as_array(data.store.whole("behavior_logprobs")).astype(np.float64)
         density, source = checked_propensities(logged, spaces, data.info.source), "as logged"
     return ImportanceSampling(log, spaces, unit_actions, density, bandwidth, source, config)

@@ -27,9 +27,11 @@ from rl_training.judging.evidence import (
 )
 from rl_training.judging.fit import FitCache, OnProgress
 from rl_training.judging.fqe import FittedValues, fit_values
+from rl_training.judging.hidden import is_something_hidden, unmarked_ends
 from rl_training.judging.importance import ImportanceSampling, prepare_importance_sampling, unit_spaces
 from rl_training.judging.log import Float64Array, JudgedLog
 from rl_training.judging.model import fit_dynamics, roll_out
+from rl_training.judging.operators import Operator, against_the_best, operators_of
 from rl_training.judging.policies import (
     JudgedPolicy,
     PolicyActions,
@@ -46,19 +48,24 @@ from rl_training.judging.verdict import (
     Evidence,
     Interval,
     Judgement,
+    OperatorJudgement,
     PolicyJudgement,
-    Verdict,
     advice_for,
     combined,
     interval,
     sentence_of,
     shifted,
     verdict_of,
+    widened,
 )
 from rl_training.policies.policy import Policy
 
 if TYPE_CHECKING:
     from rl_training.judging.keywords import JudgeKeywords
+
+TRUSTED, LOST = 0.4, 0.8
+"""Shares outside the log along rollouts: up to the first a score is the mean of both methods, from the second
+on it is the worst value of the log."""
 
 Policies = Mapping[str, Predicts] | Sequence[Predicts] | Predicts
 
@@ -97,23 +104,30 @@ def judge(
     for policy in candidates:
         check_fits(policy, log, data.info.source, data.info.spaces)
     actions = actions_in_the_log(candidates, log, config)
-    cache = None if checkpoints is None else fit_cache(Path(checkpoints), config, log, actions)
-    fitted = fit_values(log, actions, config, on_progress, cache)
+    operators = operators_of(data, log)
+    cache = None if checkpoints is None else fit_cache(Path(checkpoints), config, log, actions, operators)
+    fitted = fit_values(log, actions, config, on_progress, cache, operators)
     stated = [data.info.spaces, *(each.spaces for each in candidates)]
     spaces = unit_spaces(log, next((each for each in stated if each is not None), None))
+    name_of = data.info.name_of
+    dynamics = fit_dynamics(log, config, on_progress, cache) if config.model_rollouts else None
+    hidden = {"unmarked_ends": unmarked_ends(log, name_of)}
+    if dynamics is not None:
+        hidden |= is_something_hidden(log, dynamics, name_of)
     policy_judge = PolicyJudge(
         log=log,
         config=config,
         fitted=fitted,
+        operators=operators,
         spaces=spaces,
-        name_of=data.info.name_of,
+        name_of=name_of,
         covered=Coverage.of(log, config.neighbours, config.seed),
-        dynamics=fit_dynamics(log, config, on_progress, cache) if config.model_rollouts else None,
+        dynamics=dynamics,
         importance=prepare_importance_sampling(log, data, spaces, config, on_progress)
         if config.importance
         else None,
         critics=critics or {},
-        shared={"episodes": enough, "falsification": checks.falsification(log, fitted, config)},
+        shared={"episodes": enough, "falsification": checks.falsification(log, fitted, config), **hidden},
     )
     judged = []
     for index, (policy, own) in enumerate(zip(candidates, actions, strict=True)):
@@ -121,7 +135,15 @@ def judge(
         on_progress("policies", index + 1, len(candidates))
     behaviour = policy_judge.behaviour()
     advice, seconds = advice_for(judged, behaviour), time.monotonic() - start
-    return Judgement(tuple(judged), behaviour, data_facts(log, data), config.to_dict(), advice, seconds)
+    return Judgement(
+        tuple(judged),
+        behaviour,
+        data_facts(log, data),
+        config.to_dict(),
+        advice,
+        seconds,
+        operators=policy_judge.judged_operators(len(judged)),
+    )
 
 
 def named_policies(policies: Policies, log: JudgedLog) -> list[JudgedPolicy]:
@@ -153,12 +175,16 @@ def policy_inside(policy: Predicts) -> Predicts:
 
 
 def fit_cache(
-    folder: Path, config: JudgeConfig, log: JudgedLog, actions: Sequence[PolicyActions]
+    folder: Path,
+    config: JudgeConfig,
+    log: JudgedLog,
+    actions: Sequence[PolicyActions],
+    operators: Sequence[Operator],
 ) -> FitCache:
     columns = (log.obs, log.actions, log.next_obs, log.rewards, log.dones, log.ends)
     times = () if log.discounts is None else (log.discounts,)
     own = (values for each in actions for values in (each.here, each.there))
-    return FitCache.of(folder, config, [*columns, *times, *own])
+    return FitCache.of(folder, config, [*columns, *times, *own, *(each.rows for each in operators)])
 
 
 def data_facts(log: JudgedLog, data: TransitionDataset) -> dict[str, Any]:
@@ -182,6 +208,7 @@ class PolicyJudge:
     log: JudgedLog
     config: JudgeConfig
     fitted: FittedValues
+    operators: Sequence[Operator]
     spaces: Spaces
     name_of: NameOf
     covered: Coverage
@@ -196,9 +223,10 @@ class PolicyJudge:
             found["draws"] = draws_check(policy, self.config)
         distances, found["coverage"] = self.coverage(actions)
         fitted, model = self.value_of(index), None
+        worlds: tuple[float, ...] = ()
         estimates = {"fqe": fitted}
         if self.dynamics is not None:
-            model, model_checks = self.second_opinion(self.dynamics, policy, fitted)
+            model, worlds, model_checks = self.second_opinion(self.dynamics, policy, fitted)
             estimates["model"] = model
             found |= model_checks
         if self.importance is not None:
@@ -214,6 +242,10 @@ class PolicyJudge:
         own, difference = self.headline(index, model)
         verdict = verdict_of(difference, found)
         wanted = "refused" if verdict == "refused" else "warned"
+        sentence = sentence_of(verdict, difference, difference.value / self.log.horizon, found)
+        to_operators = self.to_operators(index, difference)
+        if to_operators and verdict != "refused":
+            sentence += f" {against_the_best(to_operators, found)}"
         return PolicyJudgement(
             name=policy.name,
             value=own.value,
@@ -221,13 +253,15 @@ class PolicyJudge:
             high=_bound(own.high),
             difference=difference,
             verdict=verdict,
-            sentence=sentence_of(verdict, difference, difference.value / self.log.horizon, found),
+            sentence=sentence,
             reasons=tuple(check.reason for check in found.values() if check.outcome == wanted),
             estimates=estimates,
             checks=found,
             evidence=evidence,
-            score=self.score_of(fitted, model, verdict, found),
+            score=self.score_of(fitted, model, found),
             members=tuple(self.fitted.values[index].tolist()),
+            worlds=worlds,
+            operators=to_operators,
         )
 
     def behaviour(self) -> BehaviourJudgement:
@@ -251,12 +285,14 @@ class PolicyJudge:
         obs, own = np.repeat(self.log.obs[rows], draws, axis=0), actions.here[rows]
         distances = self.covered.distances(obs, own.reshape(len(obs), -1)).reshape(-1, draws)
         share = self.covered.share_outside(distances)
-        return distances, checks.coverage(share, self.config.coverage_limit, along_rollouts=False)
+        # What a policy reaches decides, where a model says what that is.
+        decides = self.dynamics is None
+        return distances, checks.coverage(share, self.config.coverage_limit, reached=False, decides=decides)
 
     def second_opinion(
         self, dynamics: Dynamics, policy: JudgedPolicy, fitted: Interval
-    ) -> tuple[Interval, dict[str, Check]]:
-        """The value in the model, and whether the policy leads where the log has never been."""
+    ) -> tuple[Interval, tuple[float, ...], dict[str, Check]]:
+        """The value in the model and in each of its worlds; whether the policy leads out of the log."""
         rolled = roll_out(dynamics, self.log, policy, self.config)
         # Worlds of single networks lie further apart than what the log leaves open: their mean counts.
         model = interval(rolled.values, self.config.confidence, of_mean=True)
@@ -264,10 +300,42 @@ class PolicyJudge:
             model = replace(model, note="steps in the model are discounted by the mean over logged steps")
         share = self.covered.share_outside(self.covered.distances(rolled.obs, rolled.actions))
         limit, spread = self.config.rollout_coverage_limit, self.log.reward_scale.spread
-        return model, {
-            "rollout_coverage": checks.coverage(share, limit, along_rollouts=True),
-            "second_opinion": checks.second_opinion(fitted, model, self.behaviour_value, spread, self.config),
-        }
+        return (
+            model,
+            tuple(rolled.values.tolist()),
+            {
+                "rollout_coverage": checks.coverage(share, limit, reached=True, decides=True),
+                "second_opinion": checks.second_opinion(
+                    fitted, model, self.behaviour_value, spread, self.config
+                ),
+            },
+        )
+
+    def to_operators(self, index: int, difference: Interval) -> dict[str, Interval]:
+        """What the policy earns more than each operator, from where this took over.
+
+        As much wider as a second method makes the `difference` to the behaviour.
+        """
+        fitted, found = self.fitted, {}
+        plain = self.fitted_difference(index)
+        for number, (operator, values) in enumerate(zip(self.operators, fitted.taken_over, strict=True)):
+            place = number - len(self.operators) - 1
+            error = max(fitted.level_error(each, self.log.horizon) for each in (index, place))
+            own = interval(values[index] - values[place], self.config.confidence, error)
+            found[operator.name] = widened(own, plain, difference)
+        return found
+
+    def judged_operators(self, policies: int) -> tuple[OperatorJudgement, ...]:
+        """What each is worth from where it took over."""
+        found = []
+        for index, (operator, values) in enumerate(
+            zip(self.operators, self.fitted.taken_over, strict=True), policies
+        ):
+            error = self.fitted.level_error(index, self.log.horizon)
+            own = interval(values[index], self.config.confidence, error)
+            bounds = _bound(own.low), _bound(own.high)
+            found.append(OperatorJudgement(operator.name, own.value, *bounds, len(operator.starts)))
+        return tuple(found)
 
     def critic_optimism(self, index: int, policy: JudgedPolicy) -> tuple[Check, Points] | None:
         """What the critic that it was trained with promises, where that is known and discounts alike."""
@@ -308,35 +376,39 @@ class PolicyJudge:
         error = self.fitted.level_error(index, self.log.horizon)
         return interval(self.fitted.values[index], self.config.confidence, error)
 
+    def fitted_difference(self, index: int) -> Interval:
+        members = self.fitted.values[index] - self.fitted.values[-1]
+        error = self.fitted.level_error(index, self.log.horizon)
+        return interval(members, self.config.confidence, error)
+
     def headline(self, index: int, model: Interval | None) -> tuple[Interval, Interval]:
         """The value that is told, and its difference to the behaviour's; both span what the model says.
 
         Differences are taken member by member: policy and behaviour share their resamples, which cancels
         what they share.
         """
-        own = self.value_of(index)
-        members = self.fitted.values[index] - self.fitted.values[-1]
-        error = self.fitted.level_error(index, self.log.horizon)
-        difference = interval(members, self.config.confidence, error)
+        own, difference = self.value_of(index), self.fitted_difference(index)
         if model is None:
             return own, difference
         mean = self.config.headline == "both"
         apart = shifted(model, -self.behaviour_value)
         return combined(own, model, mean=mean), combined(difference, apart, mean=mean)
 
-    def score_of(
-        self, fitted: Interval, model: Interval | None, verdict: Verdict, found: Mapping[str, Check]
-    ) -> float:
-        """The mean of both methods; a refused policy earns the least wherever it leads out of the log.
+    def score_of(self, fitted: Interval, model: Interval | None, found: Mapping[str, Check]) -> float:
+        """The mean of both methods, drawn towards the worst the further a policy leads out of the log.
 
         Policies that leave the log are overrated by every method that learns from it, so the unknown is taken
         to be as bad as anything known (Kidambi et al. 2020, arXiv:2005.05951). Without a model of where a
         policy leads, the lower end of its interval.
         """
         if model is None:
-            return _bound(fitted.low)
-        outside = found["rollout_coverage"].numbers["share_outside"] if verdict == "refused" else 0.0
-        return (1.0 - outside) * (fitted.value + model.value) / 2.0 + outside * self.log.worst_value
+            return self.log.worst_value if fitted.low is None else fitted.low
+        outside = found["rollout_coverage"].numbers["share_outside"]
+        doubt = float(np.clip((outside - TRUSTED) / (LOST - TRUSTED), 0.0, 1.0))
+        both = (fitted.value + model.value) / 2.0
+        if not np.isfinite(both):
+            return self.log.worst_value
+        return (1.0 - doubt) * both + doubt * self.log.worst_value
 
 
 def _bound(value: float | None) -> float:

@@ -77,7 +77,8 @@ class JudgeConfig(ConfigModel):
     )
     falsification_correlation_limit: float = setting(
         0.5,
-        "smallest correlation (of ranks or linear, the larger) of its values with held-out returns",
+        "smallest correlation of its values with held-out returns, as a share of what right values would "
+        "reach with that noise",
         ge=-1,
         le=1,
     )
@@ -89,12 +90,13 @@ class JudgeConfig(ConfigModel):
     neighbours: int = setting(5, "a row is as far from the log as its k-th nearest logged row", ge=1)
     coverage_limit: float = setting(
         0.02,
-        "largest share of the policy's actions further from the log than 99 % of its own rows",
+        "largest share of the policy's actions in logged states further from the log than 99 % of its own "
+        "rows; more is warned of, and refused where no model says what the policy reaches",
         ge=0,
         le=1,
     )
     rollout_coverage_limit: float = setting(
-        0.5, "the same along the model's rollouts of the policy", ge=0, le=1
+        0.5, "the same along the model's rollouts of the policy; more is refused", ge=0, le=1
     )
     drift_limit: float = setting(
         0.5,

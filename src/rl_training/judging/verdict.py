@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rl_training.core.errors import UserError, did_you_mean
 from rl_training.judging.log import Float64Array
 
 Verdict = Literal["better", "worse", "indistinguishable", "refused"]
@@ -99,9 +100,13 @@ class PolicyJudgement:
     checks: Mapping[str, Check]
     evidence: Evidence
     score: float
-    """for ranking: the mean of both methods; of a refused policy, if it earns the least outside the log"""
+    """for ranking: the mean of both methods, the lower the further it leads out of the log"""
     members: tuple[float, ...] = ()
     """the fitted value by each network; those of one place saw the same episodes for every policy"""
+    worlds: tuple[float, ...] = ()
+    """the value in each network of the model of the dynamics, if there is one"""
+    operators: Mapping[str, Interval] = field(default_factory=dict)
+    """difference to each operator that the log names, from where this took over"""
 
 
 @dataclass(frozen=True)
@@ -118,9 +123,16 @@ class BehaviourJudgement:
     """(held-out value, mean return-to-go of such rows), from low to high values"""
 
 
-def place(score: float, *, refused: bool) -> tuple[bool, float]:
-    """What anything judged is sorted by, from the one to take first: the score; refused ones come last."""
-    return refused, -score
+@dataclass(frozen=True)
+class OperatorJudgement:
+    """Somebody who acted in the log, valued by the same procedure from where it took over."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    stints: int
+    """how often it took over"""
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,8 @@ class Judgement:
     advice: tuple[str, ...]
     """what would make the answer surer"""
     seconds: float
+    operators: tuple[OperatorJudgement, ...] = ()
+    """those whom the log names, where a column says who acted"""
 
     @property
     def gamma(self) -> float:
@@ -145,8 +159,30 @@ class Judgement:
         return value * (1.0 - kept) if kept < 1.0 else value / float(self.data["mean_length"])
 
     def ranking(self) -> list[PolicyJudgement]:
-        """From the one to take first; refused ones come last."""
-        return sorted(self.policies, key=lambda each: place(each.score, refused=each.verdict == "refused"))
+        """By the score, from the one to take first; a verdict, also a refusal, stands beside it."""
+        return sorted(self.policies, key=lambda each: -each.score)
+
+    def named(self, name: str) -> PolicyJudgement:
+        """The judgement of one policy."""
+        for each in self.policies:
+            if each.name == name:
+                return each
+        known = [each.name for each in self.policies]
+        raise UserError(f"no policy is called {name!r}{did_you_mean(name, known)}; it is one of {known}")
+
+    def compare(self, first: str, second: str) -> Interval:
+        """What the first policy earns more than the second, with an interval of its own.
+
+        Network by network: what both share, such as lucky episodes, cancels. Where a model was asked as well,
+        the interval spans its answer, world by world.
+        """
+        confidence, a, b = float(self.settings["confidence"]), self.named(first), self.named(second)
+        shared = max(_beyond_members(each, confidence) for each in (a, b))
+        fitted = interval(np.subtract(a.members, b.members), confidence, shared)
+        if not (a.worlds and b.worlds):
+            return fitted
+        model = interval(np.subtract(a.worlds, b.worlds), confidence, of_mean=True)
+        return combined(fitted, model, mean=True)
 
     def ties(self) -> list[PolicyJudgement]:
         """The first of the ranking and those that this log cannot tell from it, in order.
@@ -159,7 +195,7 @@ class Judgement:
         for each in others:
             if each.verdict == "refused" and first.verdict != "refused":
                 continue
-            gap = interval(np.subtract(first.members, each.members), float(self.settings["confidence"]))
+            gap = self.compare(first.name, each.name)
             if gap.low is None or gap.low <= 0.0:
                 tied.append(each)
         return tied
@@ -171,6 +207,14 @@ class Judgement:
             told["per_step"] = self.per_step(policy.value)
         plain["behaviour"]["per_step"] = self.per_step(self.behaviour.value)
         return plain
+
+
+def _beyond_members(policy: PolicyJudgement, confidence: float) -> float:
+    """By how much the fitted value's interval is wider than what its networks differ by."""
+    fitted, spread = policy.estimates["fqe"], interval(np.array(policy.members), confidence)
+    if None in (fitted.high, spread.high):
+        return 0.0
+    return max(0.0, float(fitted.high or 0.0) - float(spread.high or 0.0))
 
 
 def interval(
@@ -197,6 +241,15 @@ def combined(first: Interval, second: Interval, *, mean: bool) -> Interval:
     low = None if None in lows else min(each for each in lows if each is not None)
     high = None if None in highs else max(each for each in highs if each is not None)
     return Interval((first.value + second.value) / 2.0 if mean else first.value, low, high)
+
+
+def widened(own: Interval, plain: Interval, wide: Interval) -> Interval:
+    """An interval with as much more on either side as `wide` has around `plain`."""
+    if None in (own.low, own.high, plain.low, plain.high, wide.low, wide.high):
+        return Interval(own.value)
+    below = max(0.0, float(plain.low or 0.0) - float(wide.low or 0.0))
+    above = max(0.0, float(wide.high or 0.0) - float(plain.high or 0.0))
+    return Interval(own.value, float(own.low or 0.0) - below, float(own.high or 0.0) + above)
 
 
 def shifted(interval: Interval, by: float) -> Interval:
@@ -249,6 +302,13 @@ def advice_for(policies: Sequence[PolicyJudgement], behaviour: BehaviourJudgemen
             "Look for what is missing in the observations (a set point, a disturbance, the previous action), "
             "and check that each reward belongs to the row it stands in."
         )
+    if refused & {"episodes_alike", "memory"}:
+        told.append(
+            "Give the judge what the plant or its operators answer to and the observations lack: a load, a "
+            "product, which plant it is, earlier rows."
+        )
+    if "unmarked_ends" in refused:
+        told.append("Mark the rows in which the task itself ended, such as trips.")
     if refused & {"coverage", "rollout_coverage"}:
         told.append(
             "Log some episodes with actions nearer to the policy's, for example the running controller with "

@@ -26,6 +26,9 @@ DRAWN = {"fqe": "fitted values", "model": "model", "wdr": "doubly robust", "wpdi
 CHECKS = {
     "episodes": "enough episodes",
     "falsification": "values of the behaviour are right",
+    "unmarked_ends": "early ends are marked",
+    "episodes_alike": "episodes answer alike",
+    "memory": "the past says nothing more",
     "convergence": "the value has settled",
     "draws": "judged as it draws its actions",
     "coverage": "the log covers what the policy does",
@@ -92,6 +95,10 @@ def verdict_table(judgement: Judgement, ranked: Sequence[PolicyJudgement]) -> Ta
         for each in ranked
     ]
     rows.append(("the logged behaviour", None, with_interval(own), per_step(own.value), None))
+    rows += [
+        (f"operator {each.name}", None, with_interval(each), per_step(each.value), None)
+        for each in judgement.operators
+    ]
     note = (
         "Value: expected sum of discounted rewards from the first state of an episode. Refused policies keep "
         "their numbers, but these must not be relied on."
@@ -132,6 +139,8 @@ def policy_section(judgement: Judgement, policy: PolicyJudgement) -> Section:
         ),
         uncovered_table(policy),
     ]
+    if policy.operators:
+        blocks.insert(1, operators_table(policy))
     if len(evidence.critic) > 1:
         note = "Each dot is a tenth of the rows. Below the line the critic promises more than the log earned."
         cloud = Cloud("logged rows", 1, evidence.critic)
@@ -150,6 +159,12 @@ def checks_table(title: str, checks: Mapping[str, Check], note: str) -> Table:
         (CHECKS.get(name, name), OUTCOMES[check.outcome], check.reason) for name, check in checks.items()
     )
     return Table(title, ("question", "answer", "why"), rows, note)
+
+
+def operators_table(policy: PolicyJudgement) -> Table:
+    rows = tuple((name, with_interval(each)) for name, each in policy.operators.items())
+    note = "What the policy earns more than each, from the states in which it took over."
+    return Table("Against the operators", ("operator", "difference"), rows, note)
 
 
 def estimates_table(policy: PolicyJudgement) -> Table:

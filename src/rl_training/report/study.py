@@ -19,7 +19,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.types import Facts, number
 from rl_training.data.info import ReferenceReturns
 from rl_training.judging.candidates import Candidate, candidate_of, estimate_of
-from rl_training.judging.verdict import Interval, place
+from rl_training.judging.verdict import Interval
 from rl_training.runs.directory import CONFIG_FILE, algorithm_title, read_summary, step_label
 from rl_training.runs.metrics import read_metrics
 
@@ -234,12 +234,12 @@ class Group:
         """What the judges of the counted runs say together; none where nothing counts yet."""
         return candidate_of(run.metrics for run in self.runs)
 
-    def place(self, metric: str) -> tuple[bool, float]:
+    def place(self, metric: str) -> float:
         """What groups are sorted by, from the best down: the mean, or the judge's order where it decides."""
         judged = self.judged if metric == JUDGED else None
         if judged is not None:
             return judged.place
-        return place(fmean(self.last(metric)) if self.runs else -math.inf, refused=False)
+        return -fmean(self.last(metric)) if self.runs else math.inf
 
     @property
     def members(self) -> tuple[RunRecord, ...]:

@@ -109,7 +109,7 @@ def _by_the_judge(task: Task) -> str:
     found = {group.label: judged for group in task.counted if (judged := group.judged) is not None}
     refused = tell_refusals(found)
     leader = next(iter(ranking(found)), None)
-    if leader is None or found[leader].refused:
+    if leader is None or all(each.refused for each in found.values()):
         notes = [run.metrics.get("judge_note") for group in task.counted for run in group.runs]
         note = next((str(note) for note in notes if note), "")
         return f"no estimate can be relied on: the judge refused {refused}. {note}".strip()

@@ -134,8 +134,8 @@ def estimates_table(task: Task) -> Table:
         rows.append((group.label, len(group.runs), *told))
     note = (
         f"{MARK} from logged episodes, not measured; discounted. In brackets: what the judge (90 %) "
-        "and the spread over runs leave open. From the one to take first, by the score; a configuration with "
-        "a refused run comes last, and its numbers must not be relied on."
+        "and the spread over runs leave open. From the one to take first, by the score; the numbers of a "
+        "refused run must not be relied on."
     )
     header = ("configuration", "runs", "verdict", "score", "estimated value")
     return Table("Estimated value", header, tuple(rows), note)

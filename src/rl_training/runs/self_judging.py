@@ -123,12 +123,11 @@ class RunJudge:
         assert isinstance(self.logged, LoggedEpisodes)
         episodes = judgement.data["episodes"]
         where = "held out of training" if self.logged.held_out else "of the training data itself"
-        refused = policy.verdict == "refused"
         return {
             "judge_value": policy.value,
             "judge_low": policy.low,
             "judge_high": policy.high,
-            "judge_score": None if refused else policy.score,
+            "judge_score": policy.score,
             "judge_behaviour": judgement.behaviour.value,
             "judge_difference": policy.difference.value,
             "judge_difference_low": policy.difference.low,

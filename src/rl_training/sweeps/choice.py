@@ -94,7 +94,7 @@ def _by_the_judge(runs: Mapping[str, Sequence[Facts]]) -> str:
     found = {name: judged for name, each in runs.items() if (judged := candidate_of(each)) is not None}
     refused = tell_refusals(found)
     leader = next(iter(ranking(found)), None)
-    if leader is None or found[leader].refused:
+    if leader is None or all(each.refused for each in found.values()):
         why = f"the judge refused {refused}" if refused else "no run was judged"
         return f"no ranking: {why}; judgement.json in each run says more"
     level = ties(found)

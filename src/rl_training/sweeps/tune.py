@@ -20,7 +20,7 @@ from rl_training.core.types import Facts, Numbers, State
 from rl_training.judging.candidates import candidate_of, clearly_above
 from rl_training.runs.saving import lock_run
 from rl_training.runtime.callbacks import Callback, Run
-from rl_training.sweeps.choice import ALIKE, chosen_metric, is_estimated, judged
+from rl_training.sweeps.choice import ALIKE, ESTIMATED, chosen_metric, is_estimated, judged
 from rl_training.sweeps.plan import EXAMPLE, SweepRun, Task, changed_base
 from rl_training.sweeps.status import final_metrics
 from rl_training.sweeps.workers import run_local, worker_count
@@ -238,7 +238,10 @@ class Search:
         return TuneResult(self.folder, counts, best.value, overrides, stopped, self._level(best.number))
 
     def _refused(self, metrics: Facts) -> bool:
-        return is_estimated(self.settings.metric) and metrics.get("judge_verdict") == "refused"
+        """Whether a trial has no number to be chosen by: the score alone allows for what is not known."""
+        metric = self.settings.metric
+        refused = is_estimated(metric) and metrics.get("judge_verdict") == "refused"
+        return refused and (metric != ESTIMATED or metrics.get(ESTIMATED) is None)
 
     def _state(self, trial: optuna.trial.FrozenTrial) -> str:
         """How a trial ended; Optuna counts one that the judge refused among those that failed."""
@@ -257,7 +260,8 @@ class Search:
             for trial in self._trials()
             if (judged := candidate_of([self._metrics(trial)])) is not None and not judged.refused
         }
-        return tuple(n for n in found if n != best and not clearly_above(found[best], found[n]))
+        others = [number for number in found if number != best and best in found]
+        return tuple(number for number in others if not clearly_above(found[best], found[number]))
 
     def _task(self, number: int, params: Facts) -> Task:
         name = f"{TRIAL}{number}"

@@ -136,7 +136,8 @@ class TableBuilder:
     starts: list[int] = dataclasses.field(default_factory=list)
     labels: list[str] = dataclasses.field(default_factory=list)
     rows: int = 0
-    episodes: dict[object, int] = dataclasses.field(default_factory=dict)
+    ids: dict[str, dict[object, int]] = dataclasses.field(default_factory=dict)
+    """per field, the number of each id in the order in which they first appear"""
 
     def place(self, row: int) -> str:
         """`file: row 7` of a row of the whole log."""
@@ -204,7 +205,7 @@ class TableBuilder:
             return
         cells.refuse_nested(columns[0], group[0], label)
         if kind == "id":
-            piece = cells.episode_codes(columns[0], self.episodes)
+            piece = cells.codes(columns[0], self.ids.setdefault(name, {}))
         else:
             piece = (cells.times if kind == "time" else cells.flags)(columns[0], group[0], label, row_in_file)
         if name not in self.columns:
@@ -330,6 +331,7 @@ def _info(builder: TableBuilder, settings: TableFields, formulas: Formulas, info
         observation_names=names["obs"] if own else info.observation_names or names["obs"],
         action_names=names["actions"] if own else info.action_names or names["actions"],
         signals=Signals(formulas.signals) if formulas.signals is not None else info.signals,
+        operator_names=info.operator_names or tuple(map(str, builder.ids.get("operators", ()))),
         units={**info.units, **settings.columns.units},
         rewards_known=info.rewards_known and "rewards" in {*builder.fields, *formulas.computed},
     )

@@ -89,8 +89,8 @@ def refuse_nested(column: Any, name: str, where: str) -> None:
         )
 
 
-def episode_codes(column: Any, known: dict[object, int]) -> Array:
-    """Episodes as whole numbers in the order in which they first appear; `known` grows."""
+def codes(column: Any, known: dict[object, int]) -> Array:
+    """Ids, as of episodes, as whole numbers in the order in which they first appear; `known` grows."""
     runs = import_pyarrow().compute.run_end_encode(plain(column))
     values = runs.values.to_pylist()
     codes = [NO_EPISODE if value is None else known.setdefault(value, len(known)) for value in values]
