@@ -326,17 +326,19 @@ def test_stability_index_by_hand() -> None:
 def test_training_columns_hold_the_shares_of_their_bins_also_of_few_values() -> None:
     rng = np.random.default_rng(0)
     values = np.stack([rng.normal(size=1000), rng.random(1000) < 0.3, np.ones(1000)], axis=1)
-    smooth, flag, constant = training_columns({"observed": describe_columns(values)}, 3)
+    smooth, flag, constant = training_columns({"observed": describe_columns(values, "abc")}).values()
     assert len(smooth.edges) == 9 and smooth.shares == pytest.approx([0.1] * 10, abs=0.002)
     assert sum(flag.shares) == pytest.approx(1.0) and flag.instability(values[:, 1]) == pytest.approx(0.0)
     assert constant.instability(np.full(9, 2.0)) > 1.0  # type: ignore[operator]
-    assert training_columns(None, 3) == []
-    with pytest.raises(UserError, match="training columns must be 2, found 3"):
-        training_columns({"observed": describe_columns(values)}, 2)
+    assert training_columns(None) == {}
+    with pytest.raises(UserError, match="training columns make no sense"):
+        training_columns({"observed": [{"name": "a", "edges": [1.0], "shares": [2.0, 0.0]}]})
 
 
 def test_metrics_tell_calls_flags_bounds_and_drift() -> None:
-    asked = service(observed=describe_columns(np.random.default_rng(0).uniform(0, 90, (500, 2))))
+    asked = service(
+        observed=describe_columns(np.random.default_rng(0).uniform(0, 90, (500, 2)), ["T", "level"])
+    )
     for _ in range(60):
         ask(asked, "/act", {"T": 95.0, "level": 45.0})
     ask(asked, "/act", {"T": "x", "level": 1})

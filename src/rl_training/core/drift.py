@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rl_training.core.errors import UserError
-from rl_training.core.schema import SchemaProblem, fact, read_facts
+from rl_training.core.schema import fact, read_facts
 from rl_training.core.types import Array, Facts, State
 
 LEAST_SHARE = 1e-4
@@ -57,23 +57,20 @@ def shares_of(values: Array, edges: Sequence[float]) -> Array:
     return counts / max(1, len(values))
 
 
-def describe_columns(values: Array) -> list[State]:
+def describe_columns(values: Array, names: Sequence[str]) -> list[State]:
     """What is stored with a policy of the columns that it observes, `[rows, columns]`."""
-    columns = (ColumnShares.of(column) for column in values.T)
-    return [{"edges": list(each.edges), "shares": list(each.shares)} for each in columns]
+    columns = ((name, ColumnShares.of(column)) for name, column in zip(names, values.T, strict=True))
+    return [{"name": name, "edges": list(each.edges), "shares": list(each.shares)} for name, each in columns]
 
 
-def training_columns(data: Facts | None, columns: int) -> list[ColumnShares]:
-    """What a policy's file says of its training data; nothing of a file from before this was stored."""
-    stored = (data or {}).get("observed")
-    if stored is None:
-        return []
-    try:
-        found = [read_facts(ColumnShares, each) for each in stored]
-    except (SchemaProblem, TypeError) as problem:
-        raise UserError(f"the policy's training columns make no sense: {problem}; export it again") from None
-    if len(found) != columns:
-        raise UserError(
-            f"the policy's training columns must be {columns}, found {len(found)}; export it again"
-        )
+def training_columns(data: Facts | None) -> dict[str, ColumnShares]:
+    """What a policy's file says of its training data, by name; nothing of a file from before this."""
+    found = {}
+    for stored in (data or {}).get("observed") or ():
+        try:
+            found[str(stored["name"])] = read_facts(ColumnShares, stored, others=True)
+        except (UserError, TypeError, KeyError) as problem:
+            raise UserError(
+                f"the policy's training columns make no sense: {problem}; export it again"
+            ) from None
     return found

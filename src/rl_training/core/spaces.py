@@ -406,7 +406,7 @@ def in_words(choices: Sequence[Choice | None], columns: Array) -> Array:
             known = ~np.isnan(columns[..., index])
             places = np.where(known, columns[..., index], 0).astype(np.intp)
             names = np.array(choice.levels, dtype=object)[places]
-            answers[..., index] = np.where(known, names, np.nan)
+            answers[..., index] = np.where(known, np.asarray(names, dtype=object), np.nan)
     return answers
 
 

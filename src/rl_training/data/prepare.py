@@ -129,7 +129,10 @@ def describe_parts(parts: Sequence[TransitionDataset], transform: RewardTransfor
     features = next((part.info.seen_features for part in parts if part.info.features), None)
     if features is not None:
         summary["features"] = features.to_dict()
-    summary["observed"] = describe_columns(sampled_observations(parts))
+    observed = sampled_observations(parts)
+    names = () if features is None else features.observations
+    names = names or tuple(f"obs_{index}" for index in range(observed.shape[1]))
+    summary["observed"] = describe_columns(observed, names)
     if all(part.ordered and len(part) for part in parts):
         returns = np.concatenate([part.episode_returns() for part in parts])
         summary["episodes"] = len(returns)

@@ -100,10 +100,7 @@ class Service:
         except UserError:
             self.watch.swaps["refused"] += 1
             raise
-        self.watch.names = served.observations
-        self.watch.training = training_columns(
-            served.policy.metadata["training"]["data"], served.policy.spaces.obs_dim
-        )
+        self.watch.training = training_columns(served.policy.metadata["training"]["data"])
         self.watch.swaps["done"] += 1
 
     def infer(self, body: Facts) -> State:
@@ -141,9 +138,8 @@ class Service:
 
 
 def watch_of(served: Served) -> Watch:
-    spaces = served.policy.spaces
-    known = training_columns(served.policy.metadata["training"]["data"], spaces.obs_dim)
-    return Watch(served.observations, known, spaces)
+    known = training_columns(served.policy.metadata["training"]["data"])
+    return Watch(served.observations, known, served.policy.spaces)
 
 
 class Endpoints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ def write_drift_page(place: str, policy: Path, out: Path, *, last: int) -> list[
     """Write the page; returns its sentences."""
     refuse_unwritable(out, "--out")
     served = open_served(policy)
-    known = training_columns(served.policy.metadata["training"]["data"], served.policy.spaces.obs_dim)
+    known = training_columns(served.policy.metadata["training"]["data"])
     if not known:
         raise UserError(
             f"policy {policy} was exported before the columns of the training data were stored with it; "
@@ -96,12 +96,14 @@ def _numbers(column: Array) -> Array:
     return np.array([float(v) if isinstance(v, int | float) else np.nan for v in column], dtype=np.float64)
 
 
-def drift_page(found: Decisions, served: Served, known: Sequence[ColumnShares]) -> Page:
+def drift_page(found: Decisions, served: Served, known: Mapping[str, ColumnShares]) -> Page:
     """Verdict, what drifts, how often the guard speaks, and what was done of what was recommended."""
-    indices = [each.instability(found.observations[:, i]) for i, each in enumerate(known)]
-    rows: list[tuple[Cell, ...]] = [
-        (name, index, worded(index)) for name, index in zip(served.observations, indices, strict=True)
-    ]
+    indices = {
+        name: known[name].instability(found.observations[:, index])
+        for index, name in enumerate(served.observations)
+        if name in known
+    }
+    rows: list[tuple[Cell, ...]] = [(name, index, worded(index)) for name, index in indices.items()]
     rows.sort(key=lambda row: -(row[1] if isinstance(row[1], float) else 0.0))
     flagged = float(np.nanmean(found.flagged))
     drifted = [str(row[0]) for row in rows if isinstance(row[1], float) and row[1] >= LARGE]
@@ -134,14 +136,14 @@ def worded(index: float | None) -> str:
     return "large change" if index >= LARGE else "some change" if index >= NOTICEABLE else "no change"
 
 
-def _curves(found: Decisions, served: Served, known: Sequence[ColumnShares]) -> list[Chart]:
+def _curves(found: Decisions, served: Served, known: Mapping[str, ColumnShares]) -> list[Chart]:
     pieces = np.array_split(np.arange(len(found)), max(1, min(WINDOWS, len(found) // FEWEST)))
     series = []
     for index, name in enumerate(served.observations):
-        told = [
-            (float(rows[-1] + 1), known[index].instability(found.observations[rows, index]))
-            for rows in pieces
-        ]
+        if name not in known:
+            continue
+        values = found.observations[:, index]
+        told = [(float(rows[-1] + 1), known[name].instability(values[rows])) for rows in pieces]
         series.append(Series(name, index + 1, [(x, y) for x, y in told if y is not None]))
     shares = [(float(rows[-1] + 1), float(np.nanmean(found.flagged[rows]))) for rows in pieces]
     large = (Level("large change", LARGE),)

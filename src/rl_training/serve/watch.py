@@ -20,7 +20,7 @@ LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 class Watch:
     """Counts every call; the newest ones are kept to be compared with the training data."""
 
-    def __init__(self, names: tuple[str, ...], training: list[ColumnShares], spaces: Spaces) -> None:
+    def __init__(self, names: tuple[str, ...], training: dict[str, ColumnShares], spaces: Spaces) -> None:
         self.names, self.training, self.spaces = names, training, spaces
         self.calls: Counter[str] = Counter()
         self.flagged = 0
@@ -42,8 +42,12 @@ class Watch:
         if not self.training or not self.recent:
             return {}
         values = np.stack([obs for obs, _, _ in self.recent])
-        found = (each.instability(values[:, index]) for index, each in enumerate(self.training))
-        return {name: index for name, index in zip(self.names, found, strict=True) if index is not None}
+        told = {
+            name: self.training[name].instability(values[:, index])
+            for index, name in enumerate(self.names)
+            if name in self.training
+        }
+        return {name: index for name, index in told.items() if index is not None}
 
     def on_bounds(self) -> float:
         """Share of recent actions of which a number lies on a bound."""
