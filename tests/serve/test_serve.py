@@ -28,7 +28,9 @@ from rl_training.core.drift import ColumnShares, describe_columns, training_colu
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import Box, Choice, FeatureNames, FloatArray, Spaces
 from rl_training.data import TransitionDataset
+from rl_training.policies.acting import NOTHING_CHOSEN
 from rl_training.policies.guard import Fallback, GuardFacts
+from rl_training.policies.inputs import RuntimeInput
 from rl_training.policies.opened import DeployedPolicy
 from rl_training.serve import decisions as decisions_module
 from rl_training.serve.app import LARGEST_BODY, Endpoints, Service, watch_of
@@ -56,7 +58,9 @@ class Linear(DeployedPolicy):
             shares = {"held_out_rows": 1, "training_beyond": 0.0, "held_out_beyond": 0.0, "source": "log"}
             self.guard_facts = GuardFacts(**facts, **shares, fallback=fallback)  # type: ignore[arg-type]
 
-    def compute(self, obs: FloatArray, names: tuple[str, ...]) -> list[FloatArray]:
+    def compute(
+        self, obs: FloatArray, names: tuple[str, ...], inputs: Any = NOTHING_CHOSEN
+    ) -> list[FloatArray]:
         action = np.stack([obs[:, 0] / 10.0, (obs[:, 1] > 1.0)], axis=1).astype(np.float32)
         return [action if name == "action" else obs[:, :1] / 100.0 for name in names]
 
@@ -222,6 +226,35 @@ def test_other_addresses_need_a_token() -> None:
     assert (
         ask(asked, "/v2/health/live", None, doors)[0] == 200 and ask(asked, "/metrics", None, doors)[0] == 401
     )
+
+
+class Dialled(Linear):
+    """The same with a dial that the valve is multiplied by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs = (RuntimeInput("dial", 0.0, 1.0, 0.5),)
+
+    def act_with_novelty(self, obs: FloatArray, **inputs: Any) -> tuple[FloatArray, FloatArray]:
+        action, novelty = self.compute(obs, ("action", "novelty"))
+        return (action * [inputs["dial"], 1.0]).astype(np.float32), novelty
+
+
+def test_the_dial_is_turned_with_the_token_alone_and_told_in_every_answer(tmp_path: Path) -> None:
+    asked = service(place=str(tmp_path / "d.db"))
+    asked.sessions = Sessions(Served(Dialled(), "abc"), "advise")
+    doors, key = Doorkeeper("127.0.0.1", TOKEN), f"Bearer {TOKEN}"
+    call = {"T": 400.0 / 5, "level": 0}
+    told = ask(asked, "/act", call, doors, authorization=key)[1]
+    assert (told["action"]["valve"], told["dial"]) == (4.0, 0.5)
+    assert ask(asked, "/dial", {"dial": 1.0})[0] == 403, "without a token nobody turns it"
+    assert ask(asked, "/dial", {"dial": 1.0}, doors, authorization=key) == (200, {"dial": 1.0})
+    assert ask(asked, "/act", call, doors, authorization=key)[1]["action"]["valve"] == 8.0
+    for wrong in ({"dial": 1.5}, {"dial": "up"}, {"dail": 1.0}):
+        assert ask(asked, "/dial", wrong, doors, authorization=key)[0] == 400
+    assert asked.decisions is not None
+    asked.decisions.close()
+    assert [json.loads(row["inputs"]) for row in rows_of(tmp_path / "d.db")] == [{"dial": 0.5}, {"dial": 1.0}]
 
 
 # ---- the decision log

@@ -36,6 +36,10 @@ def serve(
         typer.Option(help="File with the token that calls must carry; or set RL_TRAINING_TOKEN."),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Take over the file whenever it changes.")] = False,
+    dial: Annotated[
+        float | None,
+        typer.Option(help="Position of the dial, 0 to 1; default: that of the file. Changed at /dial."),
+    ] = None,
     idle_minutes: Annotated[
         float, typer.Option(min=0.01, help="A session that is silent for longer begins a new episode.")
     ] = 60.0,
@@ -44,7 +48,7 @@ def serve(
     from rl_training.serve.server import ServeSettings, serve
 
     settings = ServeSettings(
-        policy, mode, host, port, name, decisions, token_file, watch, idle_minutes * 60.0
+        policy, mode, host, port, name, decisions, token_file, watch, dial, idle_minutes * 60.0
     )
     serve(settings, lambda line: typer.echo(line, err=True))
 

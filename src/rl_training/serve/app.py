@@ -109,9 +109,9 @@ class Service:
         if self.policy.memory is not None:
             raise Refusal(400, "this policy remembers: call /act with a session")
         if self.policy.guard_facts is None:
-            outputs = {"action": self.policy.act(obs)}
+            outputs = {"action": self.policy.act(obs, True, **self.sessions.inputs)}
         else:
-            told = self.policy.predict_guarded(obs)
+            told = self.policy.predict_guarded(obs, **self.sessions.inputs)
             outputs = {"action": told.action, "novelty": told.novelty[:, None]}
         told_outputs = [
             {"name": name, "datatype": "FP32", "shape": list(values.shape), "data": _numbers(values)}
@@ -153,6 +153,7 @@ class Endpoints:
         return [
             Route("/act", self._guarded(self.act), methods=["POST"]),
             Route("/reset", self._guarded(self.reset), methods=["POST"]),
+            Route("/dial", self._guarded(self.dial), methods=["POST"]),
             Route("/metrics", self._guarded(self.metrics)),
             Route("/v2", self._guarded(self.server)),
             Route(f"{health}/live", self._guarded(self.live, open_to_all=True)),
@@ -185,6 +186,12 @@ class Endpoints:
         body = await _body(request)
         name = self.service.sessions.reset(body)
         return JSONResponse({"session": name, "step": 0})
+
+    async def dial(self, request: Request) -> Response:
+        if not self.doors.knows(request.headers):
+            raise Refusal(403, "the dial is changed with a token alone: start with --token-file")
+        self.service.sessions.choose(await _body(request))
+        return JSONResponse(self.service.sessions.inputs)
 
     async def infer(self, request: Request) -> Response:
         self._check_name(request)

@@ -26,9 +26,9 @@ MOST_WAITING = 200_000
 TABLE = "decisions"
 OWN_COLUMNS = (
     *("decision", "session", "episode", "step", "at", "novelty", "flagged", "policy"),
-    *("served_as", "latency_ms"),
+    *("inputs", "served_as", "latency_ms"),
 )
-TEXTS = ("decision", "session", "episode", "policy", "served_as")
+TEXTS = ("decision", "session", "episode", "policy", "inputs", "served_as")
 
 
 class Database(Protocol):

@@ -35,6 +35,7 @@ class ServeSettings:
     """a file or address; none: `decisions.db` beside the policy, an empty text: no log"""
     token_file: Path | None = None
     watch: bool = False
+    dial: float | None = None
     idle: float = 3600.0
 
     @property
@@ -63,6 +64,8 @@ def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
 
     doors = Doorkeeper(settings.host, settings.token)
     service = Service.of(settings.policy, settings.name, settings.mode, settings.place, settings.idle)
+    if settings.dial is not None:
+        service.sessions.choose({"dial": settings.dial})
     app = Starlette(routes=Endpoints(service, doors).routes(), lifespan=_lifespan(service, settings, say))
     config = uvicorn.Config(
         app,

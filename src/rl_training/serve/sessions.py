@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import OrderedDict
@@ -16,6 +17,7 @@ from rl_training.core.errors import UserError, did_you_mean, shown
 from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Facts, State
 from rl_training.policies.acting import Controller
+from rl_training.policies.inputs import with_defaults
 from rl_training.policies.opened import DeployedPolicy
 
 Mode = Literal["shadow", "advise", "act"]
@@ -84,6 +86,8 @@ class Sessions:
     def __init__(self, served: Served, mode: Mode, idle: float = 3600.0) -> None:
         self.served, self.mode, self.idle = served, mode, idle
         self.open: OrderedDict[str, Session] = OrderedDict()
+        self.inputs = {each.name: each.default for each in served.policy.inputs}
+        """what is chosen for every machine, such as the dial"""
 
     def act(self, call: Facts, clock: Callable[[], float] = time.time) -> Answer:
         """Answer one call; what it says wrongly is a one-line error, and then nothing has moved."""
@@ -111,6 +115,7 @@ class Sessions:
             "flagged": flagged,
             "reasons": reasons,
             "policy": session.policy.digest,
+            **self.inputs,
         }
         if ignored:
             reply["ignored"] = ignored
@@ -126,6 +131,7 @@ class Sessions:
             "novelty": reply["novelty"],
             "flagged": int(flagged),
             "policy": session.policy.digest,
+            "inputs": json.dumps(self.inputs) if self.inputs else None,
             "served_as": self.mode,
             "latency_ms": latency * 1000.0,
         }
@@ -140,6 +146,14 @@ class Sessions:
         session.last = done
         return name
 
+    def choose(self, inputs: Mapping[str, float]) -> None:
+        """Another position of the dial, for all machines from their next call on."""
+        for name, value in inputs.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise UserError(f"{name} must be a number, got {shown(value)}")
+        chosen = with_defaults(self.served.policy.inputs, {**self.inputs, **inputs})
+        self.inputs = {each.name: each.default for each in chosen}
+
     def swap(self, served: Served) -> None:
         """Another policy for every machine from its next call on; it must speak of the same columns."""
         for kind in ("observations", "actions"):
@@ -149,7 +163,9 @@ class Sessions:
                     f"the new policy's {kind} must be those of the old one ({', '.join(old)}), "
                     f"it has {', '.join(new)}"
                 )
-        self.served = served
+        kept = {each.name for each in served.policy.inputs} & self.inputs.keys()
+        defaults = {each.name: each.default for each in served.policy.inputs}
+        self.served, self.inputs = served, {**defaults, **{name: self.inputs[name] for name in kept}}
 
     # ---- parts of a call
 
@@ -232,7 +248,7 @@ class Sessions:
         reasons = [f"{name} is missing" for name in missing]
         if missing and session.controller.fallback is None:
             return session.last, math.inf, True, [*reasons, "the last action stands in"]
-        told = session.controller.act(obs)
+        told = session.controller.act(obs, **self.inputs)
         flagged = bool(told.flagged)
         if flagged and not missing:
             reasons.append(f"unlike the guard's data: novelty {float(told.novelty):.3g}, the limit is 1")
