@@ -6,7 +6,7 @@ An action has one column per thing that is decided: a number between bounds (`Bo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -305,6 +305,35 @@ class Spaces:
                 middle, half, low, high = map(float, scale)
                 columns.append((unit[..., block] * half + middle).clamp(low, high).float())
         return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-1)
+
+    @property
+    def as_shares(self) -> Spaces:
+        """The same actions as numbers alone: a box in its own units, a choice as a share of each level."""
+        if not self.choices:
+            return self
+        bounds = [
+            (part.low, part.high) if isinstance(part, Box) else (0.0, 1.0)
+            for part, size in zip(self.parts, self.levels, strict=True)
+            for _ in range(size)
+        ]
+        return Spaces(self.obs_dim, tuple(low for low, _ in bounds), tuple(high for _, high in bounds))
+
+    def in_shares(self, columns: npt.ArrayLike) -> FloatArray:
+        """Columns as `as_shares` has them: 1 for the level taken, 0 for the others; boxes are not clipped."""
+        given = np.asarray(columns, dtype=object)
+        shares = ((self.encode(columns) + 1.0) / 2.0).astype(np.float32)
+        for index, (part, block) in enumerate(zip(self.parts, self._blocks, strict=True)):
+            if isinstance(part, Box):
+                shares[..., block.start] = given[..., index].astype(np.float32)
+        return shares
+
+    def share_name(self, index: int, names: Callable[[int], str]) -> str:
+        """What a number of `as_shares` is called: `valve`, or `pump = on`."""
+        column = next(i for i, block in enumerate(self._blocks) if index < block.stop)
+        part, name = self.parts[column], names(column)
+        if isinstance(part, Box):
+            return name
+        return f"{name} = {level_text(part.levels[index - self._blocks[column].start])}"
 
     def random(self, uniform: npt.ArrayLike) -> FloatArray:
         """Encoded actions, all equally likely, from numbers in [-1, 1), one per column."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from rl_training.config.run import TrainConfig, parse_config
 from rl_training.core.checkpoints import load_run_state
 from rl_training.core.streams import derive_seed
 from rl_training.core.types import Facts
-from rl_training.data.episodes import IntArray, episode_lengths
+from rl_training.data.episodes import BoolArray, IntArray, episode_lengths
 from rl_training.judging.estimators import effective_sample_sizes
 from rl_training.judging.fqe import ENOUGH, FittedValues, updates_to_settle
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
@@ -42,6 +43,9 @@ SMALLEST_CORRELATION = 0.25
 FEW_EPISODES = 10.0
 """Weights worth fewer episodes than this are no basis for an estimate."""
 
+AROUND = 100
+"""Logged states around a state, at most, among which a level must have been taken."""
+
 _CHUNK = 256
 _CRITIC_CHUNK = 16_384
 
@@ -57,9 +61,11 @@ class Coverage:
     rows: IntArray
     """held-out rows at whose states policies are asked"""
     neighbours: int
+    levels: tuple[int, ...] = ()
+    """numbers of each part of an action, where there are choices among them"""
 
     @classmethod
-    def of(cls, log: JudgedLog, neighbours: int, seed: int) -> Coverage:
+    def of(cls, log: JudgedLog, neighbours: int, seed: int, levels: tuple[int, ...] = ()) -> Coverage:
         draws = np.random.default_rng(derive_seed(seed, "judge", "coverage"))
         order = draws.permutation(log.episodes)
         kept = max(1, min(log.episodes - 1, round(REFERENCE_SHARE * log.episodes)))
@@ -69,7 +75,7 @@ class Coverage:
         others = np.flatnonzero(~is_reference)
         queries = np.sort(draws.choice(others, min(len(others), QUERY_ROWS), replace=False))
         reference = _points(log, log.obs[near], log.actions[near])
-        return cls(log, reference, queries, min(neighbours, len(near)))
+        return cls(log, reference, queries, min(neighbours, len(near)), levels)
 
     @cached_property
     def logged(self) -> Float64Array:
@@ -79,10 +85,10 @@ class Coverage:
     @property
     def limit(self) -> float:
         """What all but one in a hundred of the log's own rows stay below."""
-        return float(np.percentile(self.logged, LIMIT_PERCENTILE))
+        return float(np.percentile(self.logged[np.isfinite(self.logged)], LIMIT_PERCENTILE))
 
     def distances(self, obs: FloatArray, actions: FloatArray) -> Float64Array:
-        """Mean distance to the nearest reference rows."""
+        """Mean distance to the nearest reference rows; infinite where none around took one of the levels."""
         points = _points(self.log, obs, actions)
         parts = [
             torch.cdist(points[start : start + _CHUNK], self.reference)
@@ -90,7 +96,26 @@ class Coverage:
             .values.mean(-1)
             for start in range(0, len(points), _CHUNK)
         ]
-        return torch.cat(parts).double().numpy()
+        found: Float64Array = torch.cat(parts).double().numpy()
+        return np.where(self.levels_taken(points), found, np.inf) if self.levels else found
+
+    def levels_taken(self, points: Tensor) -> BoolArray:
+        """Whether each level was taken, in a choice after the other, in one of the states around."""
+        size = self.log.obs.shape[1]
+        around = min(len(self.reference), max(self.neighbours, min(AROUND, len(self.reference) // 100)))
+        ends = np.cumsum((size, *self.levels)).tolist()
+        blocks = [slice(a, b) for a, b in pairwise(ends) if b - a > 1]
+        parts = []
+        for start in range(0, len(points), _CHUNK):
+            rows = points[start : start + _CHUNK]
+            near = torch.cdist(rows[:, :size], self.reference[:, :size]).topk(around, largest=False).indices
+            taken = [
+                (self.reference[:, block].argmax(-1)[near] == rows[:, block].argmax(-1, keepdim=True)).any(-1)
+                for block in blocks
+            ]
+            parts.append(torch.stack(taken).all(0))
+        every: BoolArray = torch.cat(parts).numpy()
+        return every
 
     def share_outside(self, distances: Float64Array) -> float:
         return float((distances > self.limit).mean())
@@ -118,7 +143,7 @@ class TrainedCritic:
     @torch.no_grad()
     def values(self, obs: FloatArray, actions: FloatArray) -> Float64Array:
         """Q of every row, the mean over the critics."""
-        unit = np.clip(self.policy.spaces.to_unit(actions), -1.0, 1.0)
+        unit = np.clip(self.policy.spaces.as_shares.to_unit(actions), -1.0, 1.0)
         parts = []
         for start in range(0, len(obs), _CRITIC_CHUNK):
             rows = slice(start, start + _CRITIC_CHUNK)

@@ -27,9 +27,9 @@ SATURATION = 0.5
 
 
 def compare_actions(
-    log: JudgedLog, actions: FloatArray, spaces: Spaces, name_of: NameOf
+    log: JudgedLog, actions: FloatArray, spaces: Spaces, name_of: NameOf, levels: Sequence[int] = ()
 ) -> list[ActionComparison]:
-    """Means over rows and over the draws of an action, `[rows, draws, A]`."""
+    """Means over rows and over the draws of an action, `[rows, draws, A]`; of a level, they are shares."""
     low, high = np.array(spaces.action_low), np.array(spaces.action_high)
     margin, width = ON_BOUND * (high - low), actions.shape[-1]
     logged = log.actions[:, None]
@@ -37,7 +37,7 @@ def compare_actions(
     def bound_share(values: FloatArray) -> FloatArray:
         on_bound = (values <= low + margin) | (values >= high - margin)
         share: FloatArray = on_bound.reshape(-1, width).mean(axis=0)
-        return share
+        return share if not levels else np.where(np.repeat(levels, levels) > 1, np.float32(0.0), share)
 
     def rate(values: FloatArray) -> FloatArray:
         inside = np.flatnonzero(~log.ends[:-1])

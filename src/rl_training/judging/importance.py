@@ -31,6 +31,7 @@ from rl_training.judging.policies import JudgedPolicy
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.verdict import Check, Interval
 from rl_training.models.actors import gaussian_log_prob
+from rl_training.models.choices import mixed_log_prob, mixed_values
 from rl_training.models.dynamics import gaussian_outputs
 from rl_training.models.models import PolicyModel
 from rl_training.models.networks import MLP
@@ -42,7 +43,7 @@ RESAMPLES = 200
 
 
 class DensityModel(PolicyModel):
-    """N(tanh(m(s)), std(s)) in [-1, 1] units: actions on a bound are as good as any."""
+    """N(tanh(m(s)), std(s)) in [-1, 1] units: actions on a bound are as good as any; of choices, shares."""
 
     net: MLP
 
@@ -51,20 +52,27 @@ class DensityModel(PolicyModel):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = gaussian_outputs(self.net(obs))
-        return mean.tanh(), log_std
+        return mixed_values(mean, self.spaces.levels) if self.spaces.choices else mean.tanh(), log_std
+
+    def log_prob(self, obs: Tensor, actions: Tensor) -> Tensor:
+        mean, log_std = self(obs)
+        if not self.spaces.choices:
+            return gaussian_log_prob(actions, mean, log_std)
+        return mixed_log_prob(actions, mean, log_std, self.spaces.levels)
 
 
 class Density(FittedLearner):
     """Maximum likelihood of the logged actions."""
 
     model: DensityModel
+    takes_actions = ("numbers", "choices", "many choices", "mixtures")
 
     def setup(self) -> None:
         self.net = self.model
         self.add_optimizer("density", self.model.parameters(), "actor")
 
     def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
-        loss = -gaussian_log_prob(batch["actions"], *self.net(batch["obs"])).mean(-1)
+        loss = -self.net.log_prob(batch["obs"], batch["actions"]).mean(-1)
         self.minimize("density", loss)
         return {"density_loss": loss.detach()}
 
@@ -72,14 +80,18 @@ class Density(FittedLearner):
 def unit_spaces(log: JudgedLog, spaces: Spaces | None) -> Spaces:
     """The bounds that [-1, 1] stands for: the stated ones, else the range of the logged actions."""
     if spaces is not None:
-        return spaces
+        return spaces.as_shares
     low, high = log.actions.min(axis=0), log.actions.max(axis=0)
     high = np.where(high > low, high, low + 1.0)
     return Spaces(log.obs.shape[1], tuple(low.tolist()), tuple(high.tolist()))
 
 
 def fit_density(
-    log: JudgedLog, unit_actions: FloatArray, config: JudgeConfig, on_progress: OnProgress
+    log: JudgedLog,
+    unit_actions: FloatArray,
+    config: JudgeConfig,
+    on_progress: OnProgress,
+    parts: Spaces | None = None,
 ) -> tuple[Float64Array, Float64Array]:
     """Fit on four fifths of the episodes, keep the weights that explain the others best.
 
@@ -94,6 +106,7 @@ def fit_density(
         DensityModel(
             log.obs.shape[1],
             log.actions.shape[1],
+            spaces=parts,
             hidden_sizes=config.hidden_sizes,
             generator=torch_generator(config.seed, "judge", "density network"),
         ),
@@ -104,8 +117,7 @@ def fit_density(
     @torch.no_grad()
     def keep_the_best(done: int) -> None:
         nonlocal best
-        distribution = learner.net(columns["obs"][unseen])
-        surprise = float(-gaussian_log_prob(columns["actions"][unseen], *distribution).mean())
+        surprise = float(-learner.net.log_prob(columns["obs"][unseen], columns["actions"][unseen]).mean())
         if surprise < best[0]:
             best = surprise, {name: value.clone() for name, value in learner.model.state_dict().items()}
 
@@ -121,32 +133,42 @@ def fit_density(
     )
     learner.model.load_state_dict(best[1])
     with torch.no_grad():
-        mean, log_std = learner.net(columns["obs"])
-        log_density = gaussian_log_prob(columns["actions"], mean, log_std).double().numpy()
+        mean, _ = learner.net(columns["obs"])
+        log_density = learner.net.log_prob(columns["obs"], columns["actions"]).double().numpy()
         residual = (columns["actions"] - mean).double().std(dim=0).numpy()
     return log_density, np.maximum(residual, SMALLEST_BANDWIDTH)
 
 
-def checked_propensities(values: Float64Array, spaces: Spaces, source: str) -> Float64Array:
-    """Logged log-densities, from the user's action units to [-1, 1]."""
+def checked_propensities(
+    values: Float64Array, spaces: Spaces, source: str, parts: Spaces | None = None
+) -> Float64Array:
+    """Logged log-densities, from the user's action units to [-1, 1]; levels have no units."""
     if not np.isfinite(values).all():
         raise DataError(f"{source}: behavior_logprobs must be finite log-densities, found NaN or infinity")
-    if len(values) > 1 and np.ptp(values) == 0.0:
+    of_boxes = np.ones(spaces.action_dim, dtype=bool) if parts is None else parts.of_boxes
+    if len(values) > 1 and np.ptp(values) == 0.0 and of_boxes.any():
         raise DataError(
             f"{source}: behavior_logprobs are all {values[0]:g}, which no density of continuous actions is; "
             "leave the column out and a density is fitted"
         )
     half_widths = (np.array(spaces.action_high) - np.array(spaces.action_low)) / 2.0
-    converted: Float64Array = values + np.log(half_widths).sum()
+    converted: Float64Array = values + np.log(half_widths[of_boxes]).sum()
     return converted
 
 
-def kernel_log_density(unit_actions: FloatArray, own: FloatArray, bandwidth: Float64Array) -> Float64Array:
-    """log of a Gaussian kernel around a deterministic policy's actions."""
+def kernel_log_density(
+    unit_actions: FloatArray, own: FloatArray, bandwidth: Float64Array, parts: Spaces | None = None
+) -> Float64Array:
+    """log of a Gaussian kernel around a deterministic policy's actions; of a choice, 0 or minus infinity."""
     spread = torch.from_numpy(np.log(bandwidth))
     actions, centers = (torch.from_numpy(each).double() for each in (unit_actions, own))
-    density: Float64Array = gaussian_log_prob(actions, centers, spread).numpy()
-    return density
+    if parts is None:
+        density: Float64Array = gaussian_log_prob(actions, centers, spread).numpy()
+        return density
+    numbers = torch.from_numpy(parts.of_boxes)
+    same = ((actions - centers).abs() < 0.5)[:, ~numbers].all(-1)
+    density = gaussian_log_prob(actions[:, numbers], centers[:, numbers], spread[numbers]).numpy()
+    return np.where(same.numpy(), density, -np.inf)
 
 
 @dataclass(frozen=True)
@@ -163,6 +185,8 @@ class ImportanceSampling:
     source: str
     """where the density is from, in words"""
     config: JudgeConfig
+    parts: Spaces | None = None
+    """what the actions are, where there are choices among them"""
 
     def estimates(
         self, policy: JudgedPolicy, actions: FloatArray, fitted: FittedValues, index: int
@@ -172,8 +196,9 @@ class ImportanceSampling:
         note = f"how likely the logged actions were is {self.source}"
         if log_pi is None:
             own = np.clip(self.spaces.to_unit(actions), -1.0, 1.0)
-            log_pi = kernel_log_density(self.unit_actions, own, self._bandwidth)
-            note += "; a Gaussian kernel stands in for the density of a deterministic policy"
+            log_pi = kernel_log_density(self.unit_actions, own, self._bandwidth, self.parts)
+            if self.parts is None or self.parts.of_boxes.any():
+                note += "; a Gaussian kernel stands in for the density of a deterministic policy"
         split = self.log.per_episode
         ratios, clipped = clipped_log_ratios(
             split(log_pi), split(self.log_density), *self.config.log_ratio_range
@@ -240,13 +265,18 @@ class ImportanceSampling:
 
 
 def prepare_importance_sampling(
-    log: JudgedLog, data: TransitionDataset, spaces: Spaces, config: JudgeConfig, on_progress: OnProgress
+    log: JudgedLog,
+    data: TransitionDataset,
+    spaces: Spaces,
+    config: JudgeConfig,
+    on_progress: OnProgress,
+    parts: Spaces | None = None,
 ) -> ImportanceSampling:
     """The density of the logged actions: from the log where it holds one, else fitted."""
     unit_actions = np.clip(spaces.to_unit(log.actions), -1.0, 1.0)
-    density, bandwidth = fit_density(log, unit_actions, config, on_progress)
+    density, bandwidth = fit_density(log, unit_actions, config, on_progress, parts)
     source = "fitted"
     if "behavior_logprobs" in data.store.columns:
         logged = as_array(data.store.whole("behavior_logprobs")).astype(np.float64)
-        density, source = checked_propensities(logged, spaces, data.info.source), "as logged"
-    return ImportanceSampling(log, spaces, unit_actions, density, bandwidth, source, config)
+        density, source = checked_propensities(logged, spaces, data.info.source, parts), "as logged"
+    return ImportanceSampling(log, spaces, unit_actions, density, bandwidth, source, config, parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -13,8 +13,9 @@ import numpy as np
 from rl_training.algorithms.dynamics import Dynamics
 from rl_training.core.errors import DataError, UserError, WrongTypeError
 from rl_training.core.machine import one_thread
-from rl_training.core.spaces import Spaces
+from rl_training.core.spaces import Box, Part, Spaces
 from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.rows import as_array
 from rl_training.judging import checks
 from rl_training.judging.checks import Coverage, Points, TrainedCritic
 from rl_training.judging.evidence import (
@@ -96,20 +97,21 @@ def judge(
         )
     if not data.info.rewards_known:
         raise DataError(f"{data.info.source}: the log has no rewards, and without them nothing can be judged")
-    log = JudgedLog.from_dataset(data, config.gamma, by_time=config.discount_by_time)
+    parts = parts_of(policies, data)
+    log = JudgedLog.from_dataset(data, config.gamma, by_time=config.discount_by_time, parts=parts)
     enough = checks.enough_episodes(log, config)  # known before anything is fitted
     if enough.outcome == "refused":
         raise DataError(f"{data.info.source}: {enough.reason}")
-    candidates = named_policies(policies, log)
+    candidates = named_policies(policies, log, parts)
     for policy in candidates:
         check_fits(policy, log, data.info.source, data.info.spaces)
     actions = actions_in_the_log(candidates, log, config)
     operators = operators_of(data, log)
     cache = None if checkpoints is None else fit_cache(Path(checkpoints), config, log, actions, operators)
     fitted = fit_values(log, actions, config, on_progress, cache, operators)
-    stated = [data.info.spaces, *(each.spaces for each in candidates)]
+    stated = [parts, data.info.spaces, *(each.spaces for each in candidates)]
     spaces = unit_spaces(log, next((each for each in stated if each is not None), None))
-    name_of = data.info.name_of
+    name_of = data.info.name_of if parts is None else names_of_shares(data, parts)
     dynamics = fit_dynamics(log, config, on_progress, cache) if config.model_rollouts else None
     hidden = {"unmarked_ends": unmarked_ends(log, name_of)}
     if dynamics is not None:
@@ -121,9 +123,9 @@ def judge(
         operators=operators,
         spaces=spaces,
         name_of=name_of,
-        covered=Coverage.of(log, config.neighbours, config.seed),
+        covered=Coverage.of(log, config.neighbours, config.seed, () if parts is None else parts.levels),
         dynamics=dynamics,
-        importance=prepare_importance_sampling(log, data, spaces, config, on_progress)
+        importance=prepare_importance_sampling(log, data, spaces, config, on_progress, parts)
         if config.importance
         else None,
         critics=critics or {},
@@ -146,7 +148,40 @@ def judge(
     )
 
 
-def named_policies(policies: Policies, log: JudgedLog) -> list[JudgedPolicy]:
+def parts_of(policies: Policies, data: TransitionDataset) -> Spaces | None:
+    """What actions are, where there are choices: as the data says, or the first policy that knows.
+
+    Bounds of numbers beside choices are those stated, else the range of the log.
+    """
+    given = policies.values() if isinstance(policies, Mapping) else policies
+    several = list(given) if isinstance(given, Iterable) else [given]
+    known = [getattr(policy_inside(each), "spaces", None) for each in several]
+    stated = [each for each in (data.info.spaces, *known) if isinstance(each, Spaces) and each.choices]
+    if data.info.choices:
+        stated = [each for each in stated if each.choices == data.info.choices]
+    if stated or not data.info.choices:
+        return stated[0] if stated else None
+    rows = as_array(data.actions)
+    boxes = [(float(low), float(high)) for low, high in zip(rows.min(axis=0), rows.max(axis=0), strict=True)]
+    parts: list[Part] = [
+        Box(low, high if high > low else low + 1.0) if choice is None else choice
+        for choice, (low, high) in zip(data.info.choices, boxes, strict=True)
+    ]
+    return Spaces.of(data.obs.shape[1], parts)
+
+
+def names_of_shares(data: TransitionDataset, parts: Spaces) -> NameOf:
+    """Names for the numbers of `as_shares`."""
+
+    def name(kind: str, index: int) -> str:
+        if kind != "action":
+            return data.info.name_of(kind, index)
+        return parts.share_name(index, lambda column: data.info.name_of("action", column))
+
+    return name
+
+
+def named_policies(policies: Policies, log: JudgedLog, parts: Spaces | None = None) -> list[JudgedPolicy]:
     """Every policy with a name of its own."""
     if isinstance(policies, Mapping):
         named = dict(policies)
@@ -160,7 +195,7 @@ def named_policies(policies: Policies, log: JudgedLog) -> list[JudgedPolicy]:
     for name, policy in named.items():
         check_predicts(name, policy)
     width = log.actions.shape[1]
-    return [JudgedPolicy(name, policy_inside(policy), width) for name, policy in named.items()]
+    return [JudgedPolicy(name, policy_inside(policy), width, parts) for name, policy in named.items()]
 
 
 def policy_inside(policy: Predicts) -> Predicts:
@@ -355,7 +390,7 @@ class PolicyJudge:
             (done, interval(values[index], self.config.confidence)) for done, values in fitted.history[1:]
         )
         return Evidence(
-            actions=tuple(compare_actions(log, actions.here, self.spaces, self.name_of)),
+            actions=tuple(compare_actions(log, actions.here, self.spaces, self.name_of, covered.levels)),
             along_time=along_time(log, fitted.own[index], fitted.own[-1]),
             map_logged=logged,
             map_inside=inside,

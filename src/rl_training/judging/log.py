@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_training.core.errors import DataError
+from rl_training.core.spaces import Spaces
 from rl_training.data.episodes import BoolArray, IntArray, episode_lengths, episode_starts, returns_to_go
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.rows import as_array
@@ -93,7 +94,10 @@ class JudgedLog:
     """the factor of what follows each row, where it is not gamma everywhere"""
 
     @classmethod
-    def from_dataset(cls, data: TransitionDataset, gamma: float, *, by_time: bool = False) -> JudgedLog:
+    def from_dataset(
+        cls, data: TransitionDataset, gamma: float, *, by_time: bool = False, parts: Spaces | None = None
+    ) -> JudgedLog:
+        """`parts` say what the actions are, where there are choices among them: these become shares."""
         if not len(data):
             raise DataError(f"{data.info.source}: the dataset is empty (no complete transition)")
         if data.discounts is not None:
@@ -110,6 +114,8 @@ class JudgedLog:
         for name, values in zip(("obs", "actions", "next_obs", "rewards"), columns, strict=True):
             if not np.isfinite(values).all():
                 raise DataError(f"{data.info.source}: {name} must be finite numbers to be judged")
+        if parts is not None:
+            actions = parts.in_shares(actions)
         dones, ends = as_array(data.dones) != 0, data.episode_ends("a judgement")
         log = cls(obs, actions, next_obs, columns[3].astype(np.float32), dones, ends, gamma, discounts)
         if gamma == 1.0 and not dones[ends].all():

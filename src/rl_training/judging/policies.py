@@ -16,7 +16,8 @@ from rl_training.core.streams import torch_generator
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.verdict import Check
-from rl_training.models.actors import gaussian_log_prob, squashed_log_prob
+from rl_training.models.actors import draw_many, gaussian_log_prob, squashed_log_prob
+from rl_training.models.choices import FactoredActor
 from rl_training.policies.policy import Policy
 
 _CHUNK = 16_384
@@ -60,6 +61,8 @@ class JudgedPolicy:
     name: str
     predictor: Predicts
     action_dim: int
+    parts: Spaces | None = None
+    """what the log's actions are, where there are choices among them"""
 
     @property
     def spaces(self) -> Spaces | None:
@@ -76,12 +79,16 @@ class JudgedPolicy:
         parts = []
         for start in range(0, len(obs), _CHUNK):
             rows = obs[start : start + _CHUNK]
-            found = np.asarray(self.predictor.predict(rows), dtype=np.float32)
-            if found.shape != (len(rows), self.action_dim):
+            given = self.predictor.predict(rows)
+            found = np.asarray(given, dtype=np.float32 if self.parts is None else object)
+            columns = self.action_dim if self.parts is None else self.parts.action_columns
+            if found.shape != (len(rows), columns):
                 raise UserError(
-                    f"policy {self.name}: predict must give shape {(len(rows), self.action_dim)} for "
+                    f"policy {self.name}: predict must give shape {(len(rows), columns)} for "
                     f"{len(rows)} observations of this log, got {found.shape}"
                 )
+            if self.parts is not None:
+                found = self.parts.in_shares(found)
             if not np.isfinite(found).all():
                 raise UserError(f"policy {self.name}: predict gave NaN or infinity for logged observations")
             parts.append(found)
@@ -91,8 +98,13 @@ class JudgedPolicy:
         """log pi(a|s) in [-1, 1] units, or None where the policy has no density."""
         if not self.can_draw:
             return None
-        density = squashed_log_prob if head_of(self.predictor) == "squashed" else gaussian_log_prob
         parts = []
+        if (actor := factored(self.predictor)) is not None:
+            for rows, mean, log_std in self._distributions(obs):
+                given = torch.from_numpy(unit_actions[rows]).double()
+                parts.append(actor.density(given, mean, log_std).numpy())
+            return np.concatenate(parts)
+        density = squashed_log_prob if head_of(self.predictor) == "squashed" else gaussian_log_prob
         for rows, mean, log_std in self._distributions(obs):
             parts.append(density(torch.from_numpy(unit_actions[rows]).double(), mean, log_std).numpy())
         return np.concatenate(parts)
@@ -103,6 +115,10 @@ class JudgedPolicy:
         assert isinstance(policy, Distributed)
         parts = []
         for rows, mean, log_std in self._distributions(obs):
+            if (actor := factored(policy)) is not None:
+                unit = draw_many(actor, (mean, log_std), noise[rows].to(mean.dtype))
+                parts.append(policy.spaces.as_shares.to_env(unit.numpy()))
+                continue
             unbounded = mean.unsqueeze(-2) + log_std.exp().unsqueeze(-2) * noise[rows]
             unit = unbounded.tanh() if squashed else unbounded.clamp(-1.0, 1.0)
             parts.append(policy.spaces.to_env(unit.numpy()))
@@ -115,16 +131,31 @@ class JudgedPolicy:
         for start in range(0, len(obs), _CHUNK):
             rows = slice(start, start + _CHUNK)
             given = torch.from_numpy(obs[rows]) if isinstance(policy, Policy) else obs[rows]
-            mean, log_std = (
-                torch.as_tensor(each).detach().cpu().double() for each in policy.distribution(given)
-            )
+            actor = factored(policy)
+            spread = policy.distribution(given) if actor is None else in_parts(policy, given)
+            mean, log_std = (torch.as_tensor(each).detach().cpu().double() for each in spread)
             if not (mean.isfinite().all() and log_std.isfinite().all()):
                 raise UserError(f"policy {self.name}: distribution gave NaN or infinity")
             yield rows, mean, log_std
 
 
+def factored(policy: Predicts) -> FactoredActor | None:
+    """The actor of a policy with choices, where it is at hand and draws."""
+    actor = policy.actor if isinstance(policy, Policy) else None
+    return actor if isinstance(actor, FactoredActor) else None
+
+
+@torch.no_grad()
+def in_parts(policy: Predicts, obs: FloatArray | Tensor) -> tuple[Tensor, Tensor]:
+    """Means of boxes and log-probabilities of levels, and log std."""
+    assert isinstance(policy, Policy) and isinstance(policy.actor, FactoredActor)
+    return policy.actor.distribution(policy.prepared(torch.as_tensor(obs)))
+
+
 def head_of(policy: Predicts) -> str | None:
     """How a draw is made from mean and log std, or None where nothing is drawn."""
+    if factored(policy) is not None:
+        return FactoredActor.kind
     if not isinstance(policy, Distributed) or not policy.has_distribution:
         return None
     if isinstance(policy, Policy):
@@ -147,12 +178,18 @@ def check_fits(policy: JudgedPolicy, log: JudgedLog, source: str, data_spaces: S
     spaces = policy.spaces
     if spaces is None:
         return
+    if spaces.choices != (() if policy.parts is None else policy.parts.choices):
+        raise DataError(
+            f"policy {policy.name} acts by {'; '.join(map(str, spaces.parts))}, and the actions of {source} "
+            "are not that: give their levels (columns.levels, or --action 'pump{off,on}')"
+        )
     sizes = log.obs.shape[1], log.actions.shape[1]
     if (spaces.obs_dim, spaces.action_dim) != sizes:
         raise DataError(
             f"policy {policy.name} has {spaces.obs_dim} observations and {spaces.action_dim} actions, "
             f"{source} has {sizes[0]} and {sizes[1]}: judge it on data of its own kind"
         )
+    spaces, data_spaces = spaces.as_shares, None if data_spaces is None else data_spaces.as_shares
     low, high = np.array(spaces.action_low), np.array(spaces.action_high)
     margin = OUTSIDE_TOLERANCE * (high - low)
     outside = ((log.actions < low - margin) | (log.actions > high + margin)).mean(axis=0)

@@ -25,6 +25,7 @@ from rl_training.models.actors import (
     TanhMeanGaussian,
     UnboundedGaussian,
     check_dropout,
+    gaussian_log_prob,
 )
 from rl_training.models.critics import QEnsemble
 from rl_training.models.layers import dropout_scale
@@ -99,6 +100,27 @@ def joint_actions(levels: Sequence[int]) -> Tensor:
     places = torch.cartesian_prod(*(torch.arange(each) for each in levels)).reshape(-1, len(levels))
     ones = torch.ones(())
     return torch.cat([as_block(one_hot(places[:, i], each, ones)) for i, each in enumerate(levels)], dim=-1)
+
+
+def mixed_values(raw: Tensor, levels: Sequence[int]) -> Tensor:
+    """A network's numbers, one per encoded number -> tanh of those of boxes, log-probabilities of levels."""
+    parts = [
+        raw[..., block].tanh() if size == 1 else raw[..., block].log_softmax(-1)
+        for size, block in zip(levels, blocks_of(levels), strict=True)
+    ]
+    return torch.cat(parts, dim=-1)
+
+
+def mixed_log_prob(actions: Tensor, values: Tensor, log_std: Tensor, levels: Sequence[int]) -> Tensor:
+    """Sum of N(a; value, std) of boxes and of the log-probabilities of the levels taken."""
+    total = torch.zeros_like(actions[..., 0])
+    for size, block in zip(levels, blocks_of(levels), strict=True):
+        taken = actions[..., block]
+        if size == 1:
+            total = total + gaussian_log_prob(taken, values[..., block], log_std[..., block])
+        else:
+            total = total + (as_shares(taken) * values[..., block]).sum(-1)
+    return total
 
 
 class GivenOutputs(Network):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 
 from rl_training.core.files import write_text_atomic
@@ -186,12 +187,16 @@ def actions_table(policy: PolicyJudgement) -> Table:
         for each in policy.evidence.actions
     )
     header = ("action", "mean difference", "mean", "on a bound", "change per step")
-    return Table("What it does differently", header, rows, "At the logged states: the policy / the log.")
+    note = "At the logged states: the policy / the log. The mean of a level, such as pump = on, is its share."
+    return Table("What it does differently", header, rows, note)
 
 
 def uncovered_table(policy: PolicyJudgement) -> Table:
     rows = tuple(
-        (f"{each.distance:.2g} ×", *map(_listed, (each.observation, each.logged_action, each.action)))
+        (
+            f"{each.distance:.2g} ×" if isfinite(each.distance) else "level not taken around",
+            *map(_listed, (each.observation, each.logged_action, each.action)),
+        )
         for each in policy.evidence.uncovered
     )
     note = "Distance to the nearest logged rows, in multiples of what 99 % of the log stays below."
