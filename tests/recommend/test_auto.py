@@ -42,7 +42,7 @@ def judged(
     action = ActionComparison("valve", away, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     gap = Interval(gain, gain - 1.0, gain + 1.0)
     return PolicyJudgement(
-        name, gain, gain - 1.0, gain + 1.0, gap, verdict, f"{name} says so.", (), {}, {},
+        name, gain, gain - 1.0, gain + 1.0, gap, verdict, f"{name} says so.", (), {"fqe": gap}, {},
         Evidence(actions=(action,)), gain, members,
     )  # fmt: skip
 
@@ -230,7 +230,7 @@ def test_columns_that_nobody_named_are_told_with_the_line_to_give(
 
 def test_rows_in_memory_become_a_file_that_trainings_can_read(tmp_path: Path) -> None:
     dataset = plant_log(200)
-    whole, place = search.settle_data(dataset, None, {}, tmp_path)
+    whole, place, _ = search.settle_data(dataset, None, {}, tmp_path, print)
     again = rl_training.read_log(place["dataset_path"])
     assert len(whole) == len(again) == 200 and again.info.name_of("observation", 0) == "level (m)"
     assert int(again.episode_ends("x").sum()) == int(dataset.episode_ends("x").sum()) == 4

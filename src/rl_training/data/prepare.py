@@ -130,8 +130,7 @@ def describe_parts(parts: Sequence[TransitionDataset], transform: RewardTransfor
     if features is not None:
         summary["features"] = features.to_dict()
     observed = sampled_observations(parts)
-    names = () if features is None else features.observations
-    names = names or tuple(f"obs_{index}" for index in range(observed.shape[1]))
+    names = parts[0].info.observation_names or tuple(f"obs_{i}" for i in range(observed.shape[1]))
     summary["observed"] = describe_columns(observed, names)
     if all(part.ordered and len(part) for part in parts):
         returns = np.concatenate([part.episode_returns() for part in parts])

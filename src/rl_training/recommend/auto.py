@@ -23,8 +23,10 @@ from rl_training.core.errors import ConfigError, DataError, RunFailed
 from rl_training.core.files import parse_json, write_json_atomic
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Facts, State
-from rl_training.data.convert import target_location, write_location
+from rl_training.data.advice import advise
+from rl_training.data.convert import read_location, source_location, target_location, write_location
 from rl_training.data.log import EpisodeLog
+from rl_training.data.log_checks import hidden_mistakes
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import fingerprint
 from rl_training.data.read import GivenData, as_dataset
@@ -52,6 +54,7 @@ from rl_training.sweeps.workers import run_local, worker_count
 
 BOUNDS = ("action_low", "action_high")
 DIAL = "dial"
+LOG = "log.hdf5"
 PLAN, ANSWER = "plan.json", "auto.json"
 FEWEST = 2 * FEWEST_EPISODES
 """Episodes: as many to learn from, as to choose by."""
@@ -80,6 +83,8 @@ class AutoResult:
     failed: Mapping[str, str]
     commands: tuple[str, ...]
     seconds: float
+    notes: tuple[str, ...] = ()
+    """what the log itself says: whether the past matters, and what is suspicious about it"""
     second: Judgement | None = field(default=None, repr=False)
 
     @property
@@ -104,6 +109,7 @@ class AutoResult:
             "policy": None if self.policy is None else self.policy.name,
             "judgement": self.judgement.to_dict(),
             "judged_again": None if self.second is None else self.second.to_dict(),
+            "notes": list(self.notes),
             "failed": dict(self.failed),
             "commands": list(self.commands),
             "seconds": self.seconds,
@@ -135,9 +141,9 @@ def auto(
     began = time.monotonic()
     config = AutoConfig.build(settings)
     folder = Path(out)
-    whole, place = settle_data(data, columns, fields or {}, folder)
+    whole, place, notes = settle_data(data, columns, fields or {}, folder, say)
     spaces = bounds_of(whole, fields or {}, say)
-    search = Search(folder, config, whole, spaces, place, say, on_progress)
+    search = Search(folder, config, whole, spaces, place, notes, say, on_progress)
     search.refuse_what_cannot_be()
     updates = search.plan()
     tasks = search.tasks(updates)
@@ -146,26 +152,49 @@ def auto(
 
 
 def settle_data(
-    data: GivenData, columns: Facts | None, fields: Facts, folder: Path
-) -> tuple[TransitionDataset, State]:
-    """The rows, and the dataset fields by which a training finds them; rows in memory are written down."""
-    bounds = {name: fields[name] for name in BOUNDS if name in fields}
-    whole = as_dataset(data, columns, {name: fields[name] for name in fields if name not in BOUNDS})
-    if not whole.info.rewards_known:
+    data: GivenData, columns: Facts | None, fields: Facts, folder: Path, say: Say
+) -> tuple[TransitionDataset, State, tuple[str, ...]]:
+    """The rows, the dataset fields by which a training finds them, and what an engineer should know of them.
+
+    Rows in memory are written down. Where the past matters, policies are asked with as much of it as helps.
+    """
+    given = {name: fields[name] for name in fields if name not in BOUNDS}
+    if isinstance(data, str | os.PathLike):
+        place = source_location(os.fspath(data))
+        told: State = {**given, **({"columns": dict(columns)} if columns else {})}
+        log = read_location(place, fields=told)
+        found: State = {"dataset_kind": "auto", "dataset_path": os.path.abspath(os.fspath(data)), **told}
+    else:
+        log = written_down(as_dataset(data, columns, given), folder)
+        place = source_location(str(folder / LOG))
+        found = {"dataset_kind": "auto", "dataset_path": str((folder / LOG).absolute())}
+    if not log.info.rewards_known:
         raise DataError(
-            f"{whole.info.source}: the log has no rewards, and without them nothing is better than anything; "
+            f"{log.info.source}: the log has no rewards, and without them nothing is better than anything; "
             "name their column, or give a formula (--reward)"
         )
-    if isinstance(data, str | os.PathLike):
-        told = {**fields, **({"columns": dict(columns)} if columns else {})}
-        return whole, {"dataset_kind": "auto", "dataset_path": os.path.abspath(os.fspath(data)), **told}
-    target = folder / "log.hdf5"
+    advice, notes = advise(log), hidden_mistakes(log)
+    if advice is not None:
+        notes = [*advice.sentences, *notes]
+        if advice.history and log.info.signals is None and not given.get("history"):
+            say(f"The past matters: policies are asked with {advice.history} rows of it (--history).")
+            found["history"] = advice.history
+            log = read_location(place, fields={**given, "columns": columns or {}, "history": advice.history})
+    for note in notes:
+        say(f"- {note}")
+    bounds = {name: fields[name] for name in BOUNDS if name in fields}
+    return TransitionDataset.from_log(log), {**found, **bounds}, tuple(notes)
+
+
+def written_down(whole: TransitionDataset, folder: Path) -> EpisodeLog:
+    """Rows in memory as a file that every training can read."""
     folder.mkdir(parents=True, exist_ok=True)
     names = ("obs", "actions", "rewards", "next_obs", "dones", "truncations")
     arrays = {name: whole.store.whole(name).numpy() for name in names if name in whole.fields}
     arrays["truncations"] = whole.episode_ends("auto") & (arrays["dones"] == 0)
-    write_location(EpisodeLog.from_arrays(arrays, info=whole.info), target_location(str(target)))
-    return whole, {"dataset_kind": "auto", "dataset_path": str(target.absolute()), **bounds}
+    log = EpisodeLog.from_arrays(arrays, info=whole.info)
+    write_location(log, target_location(str(folder / LOG)))
+    return log
 
 
 def bounds_of(whole: TransitionDataset, fields: Facts, say: Say) -> Spaces:
@@ -192,6 +221,7 @@ class Search:
     whole: TransitionDataset
     spaces: Spaces
     place: Facts
+    notes: tuple[str, ...]
     say: Say
     on_progress: OnProgress
 
@@ -315,7 +345,15 @@ class Search:
         file = None if choice.name is None else self.export(choice.name, done, policies[choice.name])
         commands = self.commands(done, file)
         result = AutoResult(
-            self.folder, judgement, choice, file, failed, commands, time.monotonic() - began, second
+            self.folder,
+            judgement,
+            choice,
+            file,
+            failed,
+            commands,
+            time.monotonic() - began,
+            self.notes,
+            second,
         )
         chosen = None if choice.name is None else policies[choice.name]
         write_auto_page(result, log, chosen)

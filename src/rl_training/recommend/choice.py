@@ -32,15 +32,18 @@ def choose(judgement: Judgement, widths: Sequence[float]) -> Choice:
     ranked = [each for each in judgement.ranking() if each.verdict == "better"]
     if not ranked:
         return Choice(None, _why_none(judgement.policies))
-    tied = {each.name for each in judgement.ties()}
-    first = ranked[0]
+    first, *others = ranked
     enough = NEARLY * first.difference.value
-    near = [each for each in ranked if each.name in tied and each.difference.value >= enough] or [first]
+    near = [first]
+    for each in others:
+        gap = judgement.compare(first.name, each.name)
+        if each.difference.value >= enough and (gap.low is None or gap.low <= 0.0):
+            near.append(each)
     chosen = min(near, key=lambda each: distance_to_log(each, widths))
     reason = chosen.sentence
     if len(near) > 1:
-        others = ", ".join(each.name for each in near if each is not chosen)
-        reason += f" This log cannot tell it from {others}; it stays closest to what was logged."
+        alike = ", ".join(each.name for each in near if each is not chosen)
+        reason += f" This log cannot tell it from {alike}; it stays closest to what was logged."
     return Choice(chosen.name, reason)
 
 

@@ -38,6 +38,8 @@ class Found(Protocol):
     @property
     def commands(self) -> Sequence[str]: ...
     @property
+    def notes(self) -> Sequence[str]: ...
+    @property
     def seconds(self) -> float: ...
 
 
@@ -59,6 +61,9 @@ def auto_page(found: Found, log: TransitionDataset, policy: ActingPolicy | None)
         parts.append(explain(policy, log))
     if found.second is not None:
         parts += judge_page(found.second, "").sections[1:]
+    if found.notes:
+        notes = tuple((note,) for note in found.notes)
+        parts.append(Section("What the log says", (Table("What the log says", ("found",), notes),)))
     if found.failed:
         failed = tuple(found.failed.items())
         parts.append(Section("What failed", (Table("What failed", ("training", "why"), failed),)))
