@@ -109,7 +109,7 @@ def parser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument("--data", type=Path, required=True, help="directory that holds the data files")
-    made.add_argument("--set", nargs="+", choices=list(DATA_SETS), default=list(sets), dest="sets")
+    made.add_argument("--set", nargs="*", choices=list(DATA_SETS), default=list(sets), dest="sets")
     made.add_argument(
         "--share",
         type=float,

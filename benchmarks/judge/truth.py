@@ -1,11 +1,12 @@
 """Does the judge tell the truth? Its verdicts next to what policies really earn.
 
     python benchmarks/judge/truth.py --data DIR [--set pendulum-random …] [--seeds 0 1] [--out DIR]
+    python benchmarks/judge/truth.py --data . --set --plants tank cascade reactor arm --seeds 0 1
 
-For each data set and seed, about a dozen policies of known worth (`policies.py`) are judged by the log
-alone and compared with 100 episodes each in the environment. Policies, true values and judgements are kept
-in the output directory, so the command can be stopped and repeated (fits go on in their middle); `--table`
-only prints what is there.
+For each data set and seed, about a dozen policies of known worth (`policies.py`, `plants.py`) are judged by
+the log alone and compared with 100 episodes each in the environment (a plant: 400 runs). Policies, true
+values and judgements are kept in the output directory, so the command can be stopped and repeated (fits go on
+in their middle); `--table` only prints what is there.
 
 Columns: Spearman rank correlation of estimated and true values; regret of the first choice and of the best
 of the first three; mean absolute error (all three as shares of best minus worst); share of 90 % intervals
@@ -27,20 +28,21 @@ import numpy as np
 import policies
 import torch
 from measures import measures, print_rows
+from plants import PLANTS, Plant, policies_and_truth
 from policies import GAMMA, PLANTED, DataSet, budgeted, chosen, truth_of
 
 from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.judging import judge
 from rl_training.runs.directory import write_json_atomic
 
-METHODS = ("order", "headline", "fqe", "model", "wdr", "wpdis")
-"""`order` is the judge's ranking: by its score, refused policies last."""
+METHODS = ("order", "mean of both", "headline", "fqe", "model", "wdr", "wpdis")
+"""`order` is the judge's ranking: by its score."""
 
 WEAK = 0.3
 """Largest torque of the log with gaps, as a share of what is possible."""
 
 
-def judged(data_set: DataSet, options: argparse.Namespace, seed: int) -> dict[str, Any]:
+def judged(data_set: DataSet | Plant, options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """The judgement of one seed's policies, made or found."""
     folder = options.out / data_set.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,8 +50,12 @@ def judged(data_set: DataSet, options: argparse.Namespace, seed: int) -> dict[st
     if file.is_file():
         found: dict[str, Any] = json.loads(file.read_text())
         return found
-    known, truth = truth_of(data_set, options.data, folder, seed)
-    data = load_transition_dataset("hdf5", dataset_path=options.data / data_set.file)
+    if isinstance(data_set, Plant):
+        data, _ = data_set.log(seed)
+        known, truth = policies_and_truth(data_set, data, folder, seed, gamma=GAMMA, share=options.share)
+    else:
+        known, truth = truth_of(data_set, options.data, folder, seed)
+        data = load_transition_dataset("hdf5", dataset_path=options.data / data_set.file)
     settings = json.loads(options.settings)
     kept = folder / f"fits{options.suffix}-s{seed}"
     told = judge(known, data, gamma=GAMMA, seed=seed, checkpoints=kept, **settings).to_dict()
@@ -95,14 +101,17 @@ def judge_gaps(options: argparse.Namespace, seed: int) -> None:
 
 def ranked(told: dict[str, Any]) -> list[dict[str, Any]]:
     """From the one to take first, as the judge orders them."""
-    return sorted(told["policies"], key=lambda each: (each["verdict"] == "refused", -each["score"]))
+    return sorted(told["policies"], key=lambda each: -each["score"])
 
 
 def row(name: str, told: dict[str, Any], method: str) -> dict[str, Any]:
     """The measures of one method on one data set and seed."""
     found: dict[str, Any]
     for policy in told["policies"]:  # the headline's interval is not that of a single method
-        policy["estimates"]["headline"] = {key: policy[key] for key in ("value", "low", "high")}
+        estimates = policy["estimates"]
+        estimates["headline"] = {key: policy[key] for key in ("value", "low", "high")}
+        mean = (estimates["fqe"]["value"] + estimates["model"]["value"]) / 2.0
+        estimates["mean of both"] = {"value": mean, "low": None, "high": None}
     if method == "order":
         truth = np.array([policy["truth"]["value"] for policy in ranked(told)])
         found = measures(-np.arange(len(truth), dtype=float), truth)
@@ -144,7 +153,15 @@ def verdicts(name: str, told: dict[str, Any]) -> dict[str, Any]:
         " / ".join(counts): told_counts,
         "wrong side": wrong,
         "planted called better": planted_better,
+        "truly better, refused": good_refused(told),
     }
+
+
+def good_refused(told: dict[str, Any]) -> str:
+    """Of the policies that are truly better than the behaviour is said to be, how many got no answer."""
+    own = told["behaviour"]["value"]
+    good = [policy for policy in told["policies"] if policy["truth"]["value"] > own]
+    return f"{sum(policy['verdict'] == 'refused' for policy in good)} of {len(good)}"
 
 
 def print_policies(name: str, told: dict[str, Any]) -> None:
@@ -165,6 +182,7 @@ def print_policies(name: str, told: dict[str, Any]) -> None:
 def main() -> None:
     parser = policies.parser(__doc__, results="truth")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--plants", nargs="*", default=[], choices=list(PLANTS), help="plants to add")
     parser.add_argument("--settings", default="{}", help="settings of the judgement, as JSON")
     parser.add_argument("--suffix", default="", help="keeps judgements of other settings apart")
     parser.add_argument("--policies-only", action="store_true", help="train and measure them, judge nothing")
@@ -179,16 +197,17 @@ def main() -> None:
         if options.gaps:
             judge_gaps(options, seed)
             continue
-        for data_set in chosen(options):
+        for data_set in (*chosen(options), *(PLANTS[name]() for name in options.plants)):
             name = data_set.name
-            if options.policies_only:
+            if options.policies_only and not isinstance(data_set, Plant):
                 truth_of(data_set, options.data, options.out / name, seed)
                 continue
             file = options.out / name / f"judgement{options.suffix}-s{seed}.json"
             if options.table and not file.is_file():
                 continue
             told = judged(data_set, options, seed)
-            rows += [row(f"{name} {seed}", told, method) for method in METHODS]
+            made = told["policies"][0]["estimates"].keys() | {"order", "mean of both", "headline"}
+            rows += [row(f"{name} {seed}", told, method) for method in METHODS if method in made]
             said.append(verdicts(f"{name} {seed}", told))
             print_policies(f"{name} seed {seed}", told)
     if not rows:
@@ -197,6 +216,8 @@ def main() -> None:
     print_rows(said)
     for method in METHODS:
         mine = [each for each in rows if each["method"] == method]
+        if not mine:
+            continue
         means = {
             key: float(np.mean([each[key] for each in mine]))
             for key in ("spearman", "regret@1", "error")

@@ -19,7 +19,7 @@ from rl_training.judging.importance import checked_propensities, kernel_log_dens
 from rl_training.judging.log import JudgedLog
 from rl_training.judging.policies import JudgedPolicy
 from rl_training.judging.settings import JudgeConfig
-from rl_training.judging.verdict import Check, combined, interval, sentence_of, verdict_of
+from rl_training.judging.verdict import Check, combined, interval, sentence_of, verdict_of, weighted
 
 QUICK: dict[str, Any] = {
     "gamma": 0.9,
@@ -112,15 +112,15 @@ def test_the_behaviour_is_never_left_out(judged: Judgement) -> None:
     assert values == sorted(values)
 
 
-def test_where_a_refused_policy_leads_out_of_the_log_it_earns_the_least_in_the_ranking(
+def test_the_further_a_policy_leads_out_of_the_log_the_less_it_earns_in_the_ranking(
     judged: Judgement, log: TransitionDataset
 ) -> None:
     for each in judged.policies:
         outside = each.checks["rollout_coverage"].numbers["share_outside"]
-        outside = outside if each.verdict == "refused" else 0.0
-        both = (each.estimates["fqe"].value + each.estimates["model"].value) / 2.0
+        doubt = min(max((outside - 0.4) / 0.4, 0.0), 1.0)
+        both = weighted(each.estimates["fqe"], each.estimates["model"])
         worst = 10.0 * float(np.percentile(log.rewards.numpy(), 1.0))  # the horizon of 0.9 is 10 steps
-        assert each.score == pytest.approx((1.0 - outside) * both + outside * worst, rel=1e-6)
+        assert each.score == pytest.approx((1.0 - doubt) * both + doubt * worst, rel=1e-6)
     good, _, far = judged.policies
     assert far.verdict == "refused" and far.checks["rollout_coverage"].numbers["share_outside"] > 0.5
     assert good.verdict == "better" and good.checks["rollout_coverage"].numbers["share_outside"] > 0.0
@@ -427,18 +427,20 @@ def test_hidden_fields_do_not_reach_the_judge(log: TransitionDataset) -> None:
 
 
 def test_two_methods_make_one_interval_that_spans_both() -> None:
+    """Together, one that is 2 wide counts 7/9 beside one that is 7 wide."""
     first, second = Interval(2.0, 1.0, 3.0), Interval(4.0, 0.5, 7.5)
-    found = combined(first, second, mean=True)
-    assert (found.value, found.low, found.high) == (3.0, 0.5, 7.5)
-    found = combined(first, second, mean=False)
+    found = combined(first, second, together=True)
+    assert (found.value, found.low, found.high) == (pytest.approx((7 * 2.0 + 2 * 4.0) / 9), 0.5, 7.5)
+    assert combined(Interval(2.0), second, together=True) == Interval(3.0)
+    found = combined(first, second, together=False)
     assert (found.value, found.low, found.high) == (2.0, 0.5, 7.5)
 
 
 def test_the_headline_is_the_users_choice(judged: Judgement, log: TransitionDataset) -> None:
     good = judged.policies[0]
     fitted, model = good.estimates["fqe"], good.estimates["model"]
-    assert good.value == fitted.value
+    assert good.value == weighted(fitted, model)
     assert (good.low, good.high) == (min(fitted.low, model.low), max(fitted.high, model.high))
     quick = {**QUICK, "updates": 20, "model_updates": 20, "importance": False}
-    (both,) = judge(Proportional(0.7), log, headline="both", **quick).policies
-    assert both.value == pytest.approx((both.estimates["fqe"].value + both.estimates["model"].value) / 2)
+    (alone,) = judge(Proportional(0.7), log, headline="fqe", **quick).policies
+    assert alone.value == alone.estimates["fqe"].value

@@ -57,6 +57,7 @@ from rl_training.judging.verdict import (
     sentence_of,
     shifted,
     verdict_of,
+    weighted,
     widened,
 )
 from rl_training.policies.policy import Policy
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from rl_training.judging.keywords import JudgeKeywords
 
 TRUSTED, LOST = 0.4, 0.8
-"""Shares outside the log along rollouts: up to the first a score is the mean of both methods, from the second
+"""Shares outside the log along rollouts: up to the first a score is what both methods say, from the second
 on it is the worst value of the log."""
 
 Policies = Mapping[str, Predicts] | Sequence[Predicts] | Predicts
@@ -425,12 +426,12 @@ class PolicyJudge:
         own, difference = self.value_of(index), self.fitted_difference(index)
         if model is None:
             return own, difference
-        mean = self.config.headline == "both"
+        together = self.config.headline == "both"
         apart = shifted(model, -self.behaviour_value)
-        return combined(own, model, mean=mean), combined(difference, apart, mean=mean)
+        return combined(own, model, together=together), combined(difference, apart, together=together)
 
     def score_of(self, fitted: Interval, model: Interval | None, found: Mapping[str, Check]) -> float:
-        """The mean of both methods, drawn towards the worst the further a policy leads out of the log.
+        """What both methods say together, drawn towards the worst the further a policy leads out of the log.
 
         Policies that leave the log are overrated by every method that learns from it, so the unknown is taken
         to be as bad as anything known (Kidambi et al. 2020, arXiv:2005.05951). Without a model of where a
@@ -440,7 +441,7 @@ class PolicyJudge:
             return self.log.worst_value if fitted.low is None else fitted.low
         outside = found["rollout_coverage"].numbers["share_outside"]
         doubt = float(np.clip((outside - TRUSTED) / (LOST - TRUSTED), 0.0, 1.0))
-        both = (fitted.value + model.value) / 2.0
+        both = weighted(fitted, model)
         if not np.isfinite(both):
             return self.log.worst_value
         return (1.0 - doubt) * both + doubt * self.log.worst_value

@@ -22,7 +22,7 @@ class JudgeConfig(ConfigModel):
     confidence: float = setting(0.9, "probability that an interval is made for", gt=0, lt=1)
 
     headline: Literal["fqe", "both"] = setting(
-        "fqe", "the value that is told: fitted values, or the mean of these and of the model's rollouts"
+        "both", "the value that is told: fitted values, or these and the model's together, by their widths"
     )
 
     # `predict` of a shipped policy is deterministic, so that is what will run.

@@ -100,7 +100,7 @@ class PolicyJudgement:
     checks: Mapping[str, Check]
     evidence: Evidence
     score: float
-    """for ranking: the mean of both methods, the lower the further it leads out of the log"""
+    """for ranking: what both methods say together, the lower the further it leads out of the log"""
     members: tuple[float, ...] = ()
     """the fitted value by each network; those of one place saw the same episodes for every policy"""
     worlds: tuple[float, ...] = ()
@@ -182,7 +182,7 @@ class Judgement:
         if not (a.worlds and b.worlds):
             return fitted
         model = interval(np.subtract(a.worlds, b.worlds), confidence, of_mean=True)
-        return combined(fitted, model, mean=True)
+        return combined(fitted, model, together=True)
 
     def ties(self) -> list[PolicyJudgement]:
         """The first of the ranking and those that this log cannot tell from it, in order.
@@ -232,15 +232,26 @@ def interval(
     return Interval(mean, mean - reach, mean + reach)
 
 
-def combined(first: Interval, second: Interval, *, mean: bool) -> Interval:
-    """The first method's value, or the mean of both, with an interval that spans both.
+def combined(first: Interval, second: Interval, *, together: bool) -> Interval:
+    """The first method's value, or what both say together, with an interval that spans both.
 
-    Each sees what the other cannot: resampling shows noise, another method shows extrapolation.
+    Each sees what the other cannot: resampling shows noise, another method shows extrapolation. Together,
+    each counts the more the narrower it is: the spread of networks, or of worlds, tells where a method fails.
     """
     lows, highs = (first.low, second.low), (first.high, second.high)
     low = None if None in lows else min(each for each in lows if each is not None)
     high = None if None in highs else max(each for each in highs if each is not None)
-    return Interval((first.value + second.value) / 2.0 if mean else first.value, low, high)
+    return Interval(weighted(first, second) if together else first.value, low, high)
+
+
+def weighted(first: Interval, second: Interval) -> float:
+    """The mean of two values, each weighed by one over the width of its interval; plain without widths."""
+    own, other = (
+        None if each.low is None or each.high is None else each.high - each.low for each in (first, second)
+    )
+    if own is None or other is None or own + other <= 0.0:
+        return (first.value + second.value) / 2.0
+    return (first.value * other + second.value * own) / (own + other)
 
 
 def widened(own: Interval, plain: Interval, wide: Interval) -> Interval:

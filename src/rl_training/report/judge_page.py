@@ -13,7 +13,7 @@ from rl_training.report.content import Cell, Page, Section, Table, plain_number,
 from rl_training.report.pages import refuse_directory, render_html
 
 ESTIMATORS = {
-    "fqe": "fitted values (headline)",
+    "fqe": "fitted values",
     "model": "model of the dynamics",
     "wdr": "weighted doubly robust",
     "wpdis": "weighted per-decision IS",
