@@ -70,5 +70,5 @@ $(CORE): pyproject.toml constraints.txt
 $(DEV): pyproject.toml constraints.txt
 	$(PYTHON) tools/create_venv.py $(VENV)
 	@echo "Installing the pinned development dependencies into $(VENV) (once)"
-	$(INSTALL) ".[dev,docs,mujoco,minari,parquet,sql,export,video]"
+	$(INSTALL) ".[dev,docs,mujoco,minari,parquet,sql,excel,export,video]"
 	@touch $(CORE) $@

@@ -226,7 +226,7 @@ def test_minari_ids_are_spelled_alike_everywhere(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("log.xlsx", "an Excel workbook, which is not read[;:] save the sheet with the log as CSV"),
+        ("log.xls", "an old Excel workbook, which is not read[;:] save the sheet with the log as CSV"),
         ("plant.db", "a database of SQLite[;:] write sqlite: before its name"),
         ("plant.duckdb", "a database, which is not read[;:] export the rows of the log"),
         ("log.zip", "an archive, which is not read[;:] unpack it"),

@@ -97,7 +97,7 @@ def test_a_vector_that_is_not_there_is_a_missing_value() -> None:
     [
         ("log.csv", "a,b,u,r,e\n1,1,1,0,x\n1,inf,2,0,x\n", "log.csv: row 1 has infinity in column 'b'"),
         ("log.csv", "a,b,u,r,e\n1,1,1,0,x\n1,1,2\n", "log.csv: line 3 has 3 cells, the line of names has 5"),
-        ("log.csv", "a b u r e\n1 1 1 0 x\n", "it has a b u r e; if these are several, set csv_separator"),
+        ("log.csv", "a~b~u~r~e\n1~1~1~0~x\n", "it has a~b~u~r~e; if these are several, set csv_separator"),
         (
             "log.csv",
             "a,b,b,u,r,e\n1,1,1,1,0,x\n",

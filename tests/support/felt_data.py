@@ -84,6 +84,21 @@ DATA: dict[str, Felt] = {
     "files_end_episodes": to(False, **log("logs", episode=None)),
     "max_gap": to(5.0, **log(time="when")),
     "discount_by_time": to(True, **log(time="when")),
+    "episode_length": to("3 rows", **log(episode=None)),
+    "time_zone": to("Mars/Phobos", how=SOUGHT, told="time_zone must be a name", **log(time="when")),
+    "date_order": to("day", date_order="month", max_gap=30.5 * 86_400, **log("dates.csv", time="date")),
+    "csv_thousands": to(".", **log("marks.csv", observations=["marked", "o1", "o2"])),
+    "csv_header": to(False, how=SOUGHT, told="no column 'o0'", **log()),
+    "sheet": to("log", how=SOUGHT, told="sheet is for Excel workbooks", **log()),
+    "missing_columns": to(
+        "empty",
+        how=ALLOWED,
+        told="no column 'dial'",
+        missing_values="drop",
+        **log("some", actions=["dial"]),
+    ),
+    "pivot": to("run=score", how=SOUGHT, told="no column 'o0'", **log(time="when")),
+    "pivot_step": to("30s", how=SOUGHT, told="beside pivot", **log()),
     "csv_separator": to("~", how=ALLOWED, told="no column 'o0'", **log("tildes.csv")),
     "csv_decimal": to(",", how=ALLOWED, told="'0,0' in the number column", **log("commas.csv")),
     "csv_encoding": to("ascii", how=SOUGHT, **log("degrees.csv")),
@@ -140,6 +155,11 @@ def write_files(folder: Path) -> None:
     write_database(folder / "log.db", folder / "log.csv")
     write_table(folder / "tildes.csv", separator="~")
     write_table(folder / "commas.csv", decimal=",", more={"old_0": "1.5", "old_1": "2.5", "old_2": "3.5"})
+    write_table(folder / "marks.csv", more={"marked": "1.234"})
+    write_table(folder / "dates.csv", more={"date": "01/{month:02d}/2026"})
+    (folder / "some").mkdir()
+    write_table(folder / "some/0.csv")
+    write_table(folder / "some/1.csv", without="dial")
     write_table(folder / "degrees.csv", more={"warm": "20 °C"})
 
 
@@ -166,6 +186,7 @@ def write_table(
     decimal: str = ".",
     empty: int | None = None,
     more: dict[str, str] | None = None,
+    without: str = "?",
 ) -> None:
     """12 rows, 1 s apart but 9 s before row 6; episodes of 4 (of 6 by `shift`), a trip in row 5."""
     rows = []
@@ -175,9 +196,11 @@ def write_table(
         cells += [f"R{row // 4}", f"S{row // 6}", str(row + 8 * (row >= 6)), str(int(row == 5))]
         if row == empty:
             cells[1] = ""
-        rows.append([*cells, *(more or {}).values()])
+        rows.append([*cells, *(text.format(month=row + 1) for text in (more or {}).values())])
     header = ["o0", "o1", "o2", "valve", "dial", "score", "run", "shift", "when", "trip", *(more or {})]
-    path.write_text("\n".join(separator.join(cells) for cells in [header, *rows]) + "\n", encoding="utf-8")
+    kept = [index for index, name in enumerate(header) if name != without]
+    lines = (separator.join(cells[index] for index in kept) for cells in [header, *rows])
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def write_database(path: Path, like: Path) -> None:

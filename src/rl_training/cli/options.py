@@ -198,10 +198,22 @@ _FIELDS: dict[str, tuple[Any, str]] = {
     "history": (int, "Rows of the past that the policy sees: lags of all observations and actions."),
     "missing_values": (str, "Empty cells: error, drop (the step) or hold (the last value)."),
     "max_gap": (float, "A longer time between two rows ends the episode."),
+    "episode_length": (
+        str,
+        "Cut a continuous log into episodes: 24h, 90min, '500 rows', day or 'shifts 06:00,14:00,22:00'.",
+    ),
+    "time_zone": (str, "Zone of clock times without one: Europe/Berlin."),
+    "date_order": (str, "What comes first in dates such as 03/04/2026: day or month."),
     "files_end_episodes": (bool, "Whether an episode ends where its file ends."),
     "csv_separator": (str, "Character between cells; detected if not given."),
     "csv_decimal": (str, "Decimal mark, . or ,; detected if not given."),
     "csv_encoding": (str, "Encoding of text; detected if not given."),
+    "csv_thousands": (str, "Mark between thousands: . , ' or a space; detected if not given."),
+    "csv_header": (bool, "Whether text tables have a line of names; without, columns are column_1, …"),
+    "sheet": (str, "Sheet of an Excel workbook."),
+    "missing_columns": (str, "Columns that not all files have: error or empty (cells)."),
+    "pivot": (str, "Narrow table with a row per reading: TAG=VALUE, with --time."),
+    "pivot_step": (str, "Time between the rows of a pivot: 30s, 5min."),
 }
 
 

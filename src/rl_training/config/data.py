@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import field_validator, model_validator
 
 from rl_training.config.model import ConfigModel, setting
+from rl_training.config.periods import parse_episode_length
 from rl_training.config.run import ControlFields, FineTuneFields, RewardFields, SelfJudgingFields, ShareFields
 from rl_training.core.addresses import is_database, password_problem
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
@@ -15,6 +16,9 @@ from rl_training.core.expressions import MAX_ROWS_BACK, split_list
 from rl_training.core.registry import BUILTIN_FORMATS, Registry
 from rl_training.core.schema import MAX_N_STEP, MAX_ROWS
 from rl_training.core.spaces import Choice
+
+THOUSANDS = (".", ",", "'", " ")
+"""Marks that may stand between thousands."""
 
 TABLE_KINDS = ("table", "csv", "parquet", "feather", "jsonl")
 """Formats whose columns have names of their own."""
@@ -169,6 +173,16 @@ class TableFields(ConfigModel):
     max_gap: float | None = setting(
         None, "a longer time between two rows ends the episode as a time-out (seconds for dates)", gt=0
     )
+    episode_length: str | None = setting(
+        None,
+        "cuts a continuous log into episodes: 24h, 90min, 500 rows, day, or shifts 06:00,14:00,22:00",
+    )
+    time_zone: str | None = setting(
+        None, "zone of clock times without one, such as Europe/Berlin: its hour that comes twice is two"
+    )
+    date_order: Literal["day", "month"] | None = setting(
+        None, "what comes first in dates such as 03/04/2026; null = told from the dates, where they tell"
+    )
     discount_by_time: bool = setting(
         False, "discount a step of duration Δt by gamma^(Δt / median Δt) instead of gamma; needs columns.time"
     )
@@ -186,6 +200,24 @@ class TableFields(ConfigModel):
     csv_separator: str | None = setting(None, "character between cells of text tables; null = detected")
     csv_decimal: Literal[".", ","] | None = setting(None, "decimal mark of text tables; null = detected")
     csv_encoding: str | None = setting(None, "encoding of text tables, such as cp1252; null = detected")
+    csv_thousands: str | None = setting(
+        None, "mark between thousands of text tables (. , ' or a space); null = detected"
+    )
+    csv_header: bool = setting(
+        True, "false: text tables have no line of names; their columns are column_1, column_2, …"
+    )
+    sheet: str | None = setting(None, "sheet of Excel workbooks; null = the only one that is not empty")
+    missing_columns: Literal["error", "empty"] = setting(
+        "error", "columns that not all files have: refuse, or take as empty cells in the files without them"
+    )
+    pivot: str | None = setting(
+        None,
+        "tag=value: a narrow table with a row per reading is made wide, a column per tag, with columns.time",
+    )
+    pivot_step: str | None = setting(
+        None,
+        "time between rows of a pivot, such as 30s or 5min; null = a row at every time of a reading",
+    )
 
     @field_validator("columns", mode="before")
     @classmethod
@@ -197,6 +229,18 @@ class TableFields(ConfigModel):
         for name, rate in self.rate.items():
             if not 0.0 < rate < float("inf"):
                 raise ValueError(f"rate of {name} must be > 0, got {rate:g}")
+        if self.episode_length is not None:
+            parse_episode_length(self.episode_length)
+        if self.csv_thousands is not None and self.csv_thousands not in THOUSANDS:
+            raise ValueError(f"csv_thousands must be . , ' or a space, got {self.csv_thousands!r}")
+        if self.pivot is not None and not all(self.pivot.partition("=")):
+            raise ValueError(f"pivot must be TAG=VALUE, two columns, got {self.pivot!r}")
+        if self.pivot_step is not None and (
+            self.pivot is None or parse_episode_length(self.pivot_step).seconds is None
+        ):
+            raise ValueError(
+                f"pivot_step must be a time such as 30s, beside pivot: tag=value, got {self.pivot_step!r}"
+            )
         if self.csv_separator is not None and len(self.csv_separator) != 1:
             raise ValueError(f"csv_separator must be a single character, got {self.csv_separator!r}")
         return self

@@ -1,4 +1,4 @@
-"""Addresses where data lies that are no paths: `postgresql://host/db`, `sqlite:plant.db`."""
+"""Addresses where data lies that are no paths: `postgresql://host/db`, `sqlite:plant.db`, `s3://bucket/log.csv`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from rl_training.core.errors import DataError
 
 DATABASES = ("postgresql", "postgres", "sqlite")
 """Schemes of databases that are read."""
+
+FILE_SYSTEMS = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
+"""Schemes of file systems that are read."""
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):(//)?", re.IGNORECASE)
 _SECRETS = ("password", "sslpassword", "secret", "secret_key", "access_key", "session_token", "token")
@@ -53,7 +56,8 @@ def password_problem(text: str, name: str = "dataset_path") -> str | None:
         return None
     return (
         f"{name} must not hold a password, which would be stored with the run: leave it out of {scheme}://… "
-        "and put it into ~/.pgpass or the environment (PGPASSWORD)"
+        "and put it into "
+        + ("~/.pgpass or the environment (PGPASSWORD)" if is_database(text) else "the environment")
     )
 
 

@@ -135,3 +135,15 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
     except UnicodeEncodeError:
         raise ValueError("holds half a character (a lone surrogate)") from None
+
+
+CACHE_VARIABLE = "RL_TRAINING_CACHE"
+"""Environment variable that names the directory of the cache."""
+
+
+def cache_directory() -> Path:
+    """Where flat copies of data are kept: $RL_TRAINING_CACHE, or the user's cache directory."""
+    if os.environ.get(CACHE_VARIABLE):
+        return Path(os.environ[CACHE_VARIABLE])
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "rl_training" / "datasets"

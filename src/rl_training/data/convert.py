@@ -23,6 +23,7 @@ from rl_training.data.formats.minari import dataset_directory, id_folder, instal
 from rl_training.data.info import INFO_KEYS
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target
+from rl_training.data.remote import is_remote, local_path
 from rl_training.data.tables.build import map_columns
 from rl_training.data.tables.files import is_pattern
 from rl_training.data.write import claim_space, replacing
@@ -41,7 +42,7 @@ class DatasetLocation:
     path: Path | None = None
     dataset_id: str | None = None
     address: str | None = None
-    """of a database"""
+    """of a database, or of files that lie elsewhere"""
 
     def source(self, fields: Mapping[str, object]) -> DatasetSource:
         """The dataset fields of a config that name this place."""
@@ -68,6 +69,8 @@ def source_location(name: str, root: Path | None = None) -> DatasetLocation:
     refuse_password(name, "--data")
     if is_database(name):
         return DatasetLocation("table", address=absolute(name))
+    if is_remote(name):
+        return DatasetLocation(recognised_format(local_path(name)), address=name)
     path = Path(name)
     if path.exists() or is_pattern(path):
         return DatasetLocation(recognised_format(path), path)

@@ -22,7 +22,7 @@ from torch import Tensor
 from rl_training.config.data import DatasetSource, TableFields
 from rl_training.core.addresses import is_database
 from rl_training.core.errors import DataError
-from rl_training.core.files import reason
+from rl_training.core.files import CACHE_VARIABLE, cache_directory, reason
 from rl_training.core.types import Array, State
 from rl_training.data.fields import FIELDS, further_fields
 from rl_training.data.formats import read_source, resolve_kind
@@ -32,12 +32,10 @@ from rl_training.data.log import EpisodeLog
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import Concatenate
 from rl_training.data.reading import CHUNK_ROWS, Allocate, DataWarning, Target, files_below
+from rl_training.data.remote import local_path
 from rl_training.data.rows import ColumnStore, as_tensor
 from rl_training.data.signals import info_with_signals, log_with_signals, mean_action
 from rl_training.data.tables.files import files_of, is_pattern
-
-CACHE_VARIABLE = "RL_TRAINING_CACHE"
-"""Environment variable that names the directory of the cache."""
 
 _FORMAT = "flat-2"
 _FACTS = "facts.json"
@@ -46,14 +44,6 @@ BLOCK_BYTES = 1 << 22
 """Bytes that share a checksum, and that are in memory at once while it is taken."""
 
 Filled = tuple[Mapping[str, Array], State]
-
-
-def cache_directory() -> Path:
-    """Where flat copies are kept: $RL_TRAINING_CACHE, or the user's cache directory."""
-    if os.environ.get(CACHE_VARIABLE):
-        return Path(os.environ[CACHE_VARIABLE])
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "rl_training" / "datasets"
 
 
 def cached_log(kind: str, source: DatasetSource) -> EpisodeLog:
@@ -250,7 +240,7 @@ def shorten(path: Path, rows: int) -> None:
 
 def _source_files(kind: str, source: DatasetSource) -> list[Path]:
     """The files that make up a dataset; empty where the reader has to complain."""
-    path = None if source.dataset_path is None else Path(source.dataset_path)
+    path = None if source.dataset_path is None else local_path(source.dataset_path)
     if kind == "minari":
         path = dataset_directory(*name_and_root(source))
     if path is None:

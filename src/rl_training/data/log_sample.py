@@ -89,7 +89,9 @@ def sample_log(log: EpisodeLog, most: int = SAMPLE_ROWS) -> LogSample:
 def _usual(values: Float64) -> npt.NDArray[np.bool_]:
     """Rows without gaps, and without codes such as -9999 that would outweigh everything else."""
     known = np.isfinite(values)
-    low, middle, high = np.nanquantile(np.where(known, values, np.nan), (0.05, 0.5, 0.95), axis=0)
+    low, middle, high = np.nanquantile(
+        np.where(known | ~known.any(axis=0), np.where(known, values, 0.0), np.nan), (0.05, 0.5, 0.95), axis=0
+    )
     wide = np.where(high > low, high - low, np.inf)
     usual: npt.NDArray[np.bool_] = (known & ~(np.abs(values - middle) > _FAR * wide)).all(axis=1)
     return usual

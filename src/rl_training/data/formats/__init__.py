@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rl_training.config.data import AUTO, FORMATS, TABLE_FIELDS, DatasetSource
@@ -12,6 +12,7 @@ from rl_training.core.addresses import is_database
 from rl_training.core.errors import DataError
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target
+from rl_training.data.remote import is_remote, local_path
 from rl_training.data.signals import with_history
 
 
@@ -64,7 +65,7 @@ def resolve_kind(kind: str, source: DatasetSource) -> str:
         raise DataError("dataset_path (or dataset_id) is required by dataset_kind 'auto'")
     if is_database(source.dataset_path):
         return "table"
-    return recognised_format(Path(source.dataset_path))
+    return recognised_format(local_path(source.dataset_path))
 
 
 def read_source(kind: str, source: DatasetSource, target: Target | None = None) -> EpisodeLog:
@@ -77,7 +78,15 @@ def read_source(kind: str, source: DatasetSource, target: Target | None = None) 
         default = DatasetSource.model_fields[name].default
         if name not in format.table_fields and getattr(source, name) != default:
             raise DataError(f"{name} is not used by dataset_kind '{kind}': leave it out")
-    return with_history(format.read(source, target or Target()), source.history, source.rate)
+    return with_history(_read(format, source, target or Target()), source.history, source.rate)
+
+
+def _read(format: Format, source: DatasetSource, target: Target) -> EpisodeLog:
+    if source.dataset_path is None or not is_remote(source.dataset_path):
+        return format.read(source, target)
+    copy = source.model_copy(update={"dataset_path": str(local_path(source.dataset_path))})
+    log = format.read(copy, target)
+    return replace(log, info=replace(log.info, source=source.dataset_path))
 
 
 def recognised_format(path: Path) -> str:
@@ -107,7 +116,7 @@ _SHEET = "save the sheet with the log as CSV and give that file"
 _QUERY = "export the rows of the log, in the order of time, to a CSV or Parquet file and give that file"
 _SQLITE = "write sqlite: before its name, and --table NAME or --query 'select …'"
 _FOREIGN = {
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm"), ("an Excel workbook, which is not read", _SHEET)),
+    ".xls": ("an old Excel workbook, which is not read", _SHEET),
     ".ods": ("a spreadsheet, which is not read", _SHEET),
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), ("a database of SQLite", _SQLITE)),
     **dict.fromkeys((".duckdb", ".mdb", ".accdb"), ("a database, which is not read", _QUERY)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from rl_training.data.signals import with_history
 from rl_training.data.tables import cells
 from rl_training.data.tables.files import files_of, holds_tables, import_pyarrow
 from rl_training.data.tables.formulas import Formulas, split_formulas
+from rl_training.data.tables.frames import FrameRows, WithEmpty
 from rl_training.data.tables.names import expanded, matching, missing_column
 from rl_training.data.tables.read import JoinedFiles, RowSource, TableFile, open_table
 from rl_training.data.tables.steps import Steps, settle_steps
@@ -132,6 +133,7 @@ class TableBuilder:
     capacity: int
     target: Target
     choices: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
+    date_order: str | None = None
     columns: dict[str, Array] = dataclasses.field(default_factory=dict)
     starts: list[int] = dataclasses.field(default_factory=list)
     labels: list[str] = dataclasses.field(default_factory=list)
@@ -207,7 +209,9 @@ class TableBuilder:
         if kind == "id":
             piece = cells.codes(columns[0], self.ids.setdefault(name, {}))
         else:
-            piece = (cells.times if kind == "time" else cells.flags)(columns[0], group[0], label, row_in_file)
+            order = (self.date_order,) if kind == "time" else ()
+            read = cells.times if kind == "time" else cells.flags
+            piece = read(columns[0], group[0], label, row_in_file, *order)
         if name not in self.columns:
             self.columns[name] = np.empty(self.capacity, piece.dtype)
         self.columns[name][rows] = piece
@@ -216,14 +220,15 @@ class TableBuilder:
         self, name: str, group: list[str], columns: list[Any], rows: slice, row_in_file: int, label: str
     ) -> None:
         choices = self.choices if name == "actions" else {}
+        flat = FIELDS.get(name).kind == "number"
         pieces = [
             cells.levels(column, choices[column_name], column_name, label, row_in_file)
             if column_name in choices
-            else cells.numbers(column, column_name, label, row_in_file)
+            else cells.numbers(column, column_name, label, row_in_file, words=name in ("obs", "next_obs"))
             for column, column_name in zip(columns, group, strict=True)
         ]
         widths = [piece.shape[1] if piece.ndim > 1 else 1 for piece in pieces]
-        flat, whole = FIELDS.get(name).kind == "number", self.fields[name]
+        whole = self.fields[name]
         others = len(whole) - len(group)  # columns of the field that are read at another time hold one number
         if name not in self.columns:
             shape = (self.capacity,) if flat else (self.capacity, sum(widths) + others)
@@ -278,14 +283,21 @@ def read_rows(
     """Read labelled sources, one after another, into a log; `capacity` is the number of rows at most."""
     builder: TableBuilder | None = None
     formulas = Formulas()
+    notes: list[str] = []
     for label, table in sources:
         if builder is None:
             fields, formulas = map_with_formulas(table.names, settings.columns, label)
             choices = choices_of(settings.columns, fields["actions"], label)
-            builder = TableBuilder(fields, capacity, target, choices)
+            builder = TableBuilder(fields, capacity, target, choices, settings.date_order)
         elif missing := {c for g in builder.fields.values() for c in g} - set(table.names):
-            listed = ", ".join(repr(name) for name in sorted(missing))
-            raise DataError(f"{label}: no column {listed}, which {builder.labels[0]} has")
+            if settings.missing_columns == "error":
+                listed = ", ".join(repr(name) for name in sorted(missing))
+                raise DataError(
+                    f"{label}: no column {listed}, which {builder.labels[0]} has; missing_columns: empty "
+                    "(--missing-columns empty) takes its cells as empty"
+                )
+            table = WithEmpty(table, tuple(sorted(missing)))
+            notes += table.notes[len(table.source.notes) :]
         builder.add(label, table)
     if builder is None or not builder.rows:
         raise DataError(f"{source}: the dataset is empty (0 rows)")
@@ -296,8 +308,8 @@ def read_rows(
     if not target.lenient:
         _refuse_constant_actions(steps.columns["actions"], builder.fields["actions"], source)
     facts = _info(builder, settings, formulas, info or DataInfo(source))
-    notes = (*(note for _, table in sources for note in table.notes), *steps.notes)
-    return EpisodeLog.build(steps.columns, info=facts, lenient=target.lenient, extra_notes=notes)
+    told = (*(note for _, table in sources for note in table.notes), *notes, *steps.notes)
+    return EpisodeLog.build(steps.columns, info=facts, lenient=target.lenient, extra_notes=told)
 
 
 def _refuse_constant_actions(actions: Array, names: list[str], source: str) -> None:
@@ -346,30 +358,9 @@ def stored_info(source: str, text: bytes) -> DataInfo:
     return DataInfo.from_dict(source, stored)
 
 
-@dataclass(frozen=True)
-class Frame:
-    """An Arrow table as a source of rows."""
-
-    table: Any
-    label: str = ""
-    notes: Sequence[str] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.table.column_names)
-
-    @property
-    def rows(self) -> int:
-        return int(self.table.num_rows)
-
-    def batches(self, kinds: Mapping[str, str]) -> Iterable[Any]:
-        batches: Iterable[Any] = self.table.select(list(kinds)).combine_chunks().to_batches()
-        return batches
-
-
 def frame_log(frame: Any, settings: TableFields, source: str, target: Target | None = None) -> EpisodeLog:
     """The log that a frame holds."""
-    table = Frame(as_arrow(frame))
+    table = FrameRows(as_arrow(frame))
     log = read_rows(
         [(source, table)],
         settings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,12 @@ import numpy as np
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Choice
 from rl_training.core.types import Array
+from rl_training.data.tables.dates import parsed_dates
 from rl_training.data.tables.files import import_pyarrow
 
 FLAG_WORDS = {
-    **dict.fromkeys(("1", "true", "t", "yes", "y", "on"), 1),
-    **dict.fromkeys(("0", "false", "f", "no", "n", "off"), 0),
+    **dict.fromkeys(("1", "true", "t", "yes", "y", "on", "ja", "ein", "wahr", "running", "open"), 1),
+    **dict.fromkeys(("0", "false", "f", "no", "n", "off", "nein", "aus", "falsch", "stopped", "closed"), 0),
 }
 NO_FLAG = 2
 """Code of a flag cell that is empty."""
@@ -23,15 +25,21 @@ NO_EPISODE = -1
 """Code of an episode cell that is empty."""
 
 
-def numbers(column: Any, name: str, where: str, start: int = 0) -> Array:
-    """A column of numbers, or of lists of equally many; an empty cell is NaN. `start` is its first row."""
+_MARKED = re.compile(r"[+-]?\d{1,3}([., '\u00a0]\d{3})+([.,]\d+)?")
+
+
+def numbers(column: Any, name: str, where: str, start: int = 0, *, words: bool = False) -> Array:
+    """A column of numbers, or of lists of equally many; an empty cell is NaN. `start` is its first row.
+
+    With `words`, on and off and the like are 1 and 0.
+    """
     pa = import_pyarrow()
     column = plain(column)
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _lists(column, name, where, start)
     if _is_text(column):
-        column = _parsed_numbers(column, name, where, start)
+        column = _parsed_numbers(column, name, where, start, words)
     elif pa.types.is_null(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         column = column.cast(pa.float64()) if not pa.types.is_boolean(kind) else column.cast(pa.uint8())
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
@@ -98,12 +106,15 @@ def codes(column: Any, known: dict[object, int]) -> Array:
     return np.repeat(np.array(codes, dtype=np.int32), lengths)
 
 
-def times(column: Any, name: str, where: str, start: int) -> Array:
-    """Numbers as they are, dates and times as seconds; an empty cell is NaN."""
+def times(column: Any, name: str, where: str, start: int, order: str | None = None) -> Array:
+    """Numbers as they are, dates and times as seconds; an empty cell is NaN.
+
+    `order` says what comes first in dates such as 03/04/2026, `day` or `month`.
+    """
     pa = import_pyarrow()
     column = plain(column)
     if _is_text(column):
-        column = _parsed_times(column, name, where, start)
+        column = _parsed_times(column, name, where, start, order)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type) or pa.types.is_time(column.type):
         unit = pa.time64("us") if pa.types.is_time(column.type) else pa.timestamp("us")
         ticks = column.cast(unit, safe=False).cast(pa.int64())
@@ -126,9 +137,12 @@ def _is_text(column: Any) -> bool:
     return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
 
 
-def _parsed_times(column: Any, name: str, where: str, start: int) -> Any:
-    """Text as numbers, as ISO dates and times with or without a zone, or as times of the day."""
+def _parsed_times(column: Any, name: str, where: str, start: int, order: str | None) -> Any:
+    """Text as numbers, as dates and times with or without a zone, or as times of the day."""
     pa = import_pyarrow()
+    column = pa.compute.utf8_trim_whitespace(column)
+    if (dates := parsed_dates(column, name, where, start, order)) is not None:
+        return dates
     for way in _TIME_WAYS:
         try:
             return way(pa, column)
@@ -138,7 +152,7 @@ def _parsed_times(column: Any, name: str, where: str, start: int) -> Any:
         if text is not None and not any(_reads(pa, way, text) for way in _TIME_WAYS):
             raise DataError(
                 f"{where}: row {start + row} has {text!r} in the time column {name!r}; times are numbers "
-                "or ISO dates and times such as 2026-03-01T06:00:30"
+                "or dates and times such as 2026-03-01T06:00:30 or 01.03.2026 06:00"
             )
     raise DataError(f"{where}: the time column {name!r} mixes several ways to write times")
 
@@ -167,21 +181,34 @@ def _reads(pa: Any, way: Callable[[Any, Any], Any], text: str) -> bool:
     return True
 
 
-def _parsed_numbers(column: Any, name: str, where: str, start: int) -> Any:
-    """Numbers that were stored as text."""
+def _parsed_numbers(column: Any, name: str, where: str, start: int, words: bool) -> Any:
+    """Numbers that were stored as text; words such as on and off are 1 and 0."""
     pa = import_pyarrow()
     try:
         return column.cast(pa.float64())
     except pa.ArrowException:
-        words = enumerate(column.to_pylist())
-        row, text = next((r, t) for r, t in words if t is not None and not is_number(t))
+        if words and (codes := flag_numbers(column)) is not None:
+            return codes
+        cells = enumerate(column.to_pylist())
+        row, text = next((r, t) for r, t in cells if t is not None and not is_number(t))
         raise wrong_number(where, start + row, name, text) from None
+
+
+def flag_numbers(column: Any) -> Any:
+    """1 and 0 for words such as on and off, empty where nothing stands; None if there are other words."""
+    encoded = column.dictionary_encode()
+    words = [str(word).strip().lower() for word in encoded.dictionary.to_pylist()]
+    if not words or not set(words) <= FLAG_WORDS.keys():
+        return None
+    pa = import_pyarrow()
+    return pa.array([float(FLAG_WORDS[word]) for word in words]).take(encoded.indices)
 
 
 def wrong_number(where: str, row: int, name: str, text: str, line: str = "") -> DataError:
     """Text where a number should stand."""
+    marks = "set csv_thousands if it has marks between thousands, " if _MARKED.fullmatch(text.strip()) else ""
     return DataError(
-        f"{where}: row {row}{line} has {text!r} in the number column {name!r}; leave the column out, "
+        f"{where}: row {row}{line} has {text!r} in the number column {name!r}; {marks}leave the column out, "
         "repair the cell (an empty one is a missing value), or, of an action that is a choice, give its "
         f"levels: --action '{name}{{{text},…}}'"
     )

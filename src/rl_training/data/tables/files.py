@@ -19,6 +19,8 @@ KIND_OF_ENDING = {
     ".arrow": "feather",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".xlsx": "excel",
+    ".xlsm": "excel",
 }
 _COMPRESSED = ".gz"
 

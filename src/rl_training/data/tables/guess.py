@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.config.data import ColumnsConfig, DatasetSource, plain_level
+from rl_training.config.data import TABLE_FIELDS, ColumnsConfig, DatasetSource, plain_level
 from rl_training.config.yaml import dump_yaml
 from rl_training.core.errors import DataError
 from rl_training.core.types import Array
@@ -60,8 +60,8 @@ class TableFacts:
     columns: tuple[ColumnFacts, ...]
     partial: Mapping[str, str]
     """column that not all files have -> the first file without it"""
-    rows_from: Mapping[str, str] = field(default_factory=dict)
-    """which rows of a database"""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """how it is read, beside its columns, as dataset fields"""
 
     def column(self, name: str) -> ColumnFacts:
         return next(column for column in self.columns if column.name == name)
@@ -96,10 +96,11 @@ def look_at(source: DatasetSource, *, kind: str | None = None) -> TableFacts:
     return TableFacts(str(source.dataset_path), len(opened), rows, facts, partial, rows_options(source))
 
 
-def rows_options(source: DatasetSource) -> dict[str, str]:
-    """Which rows of a database are meant, as dataset fields."""
-    given = {"query": source.query, "table": source.table}
-    return {name: value for name, value in given.items() if value is not None}
+def rows_options(source: DatasetSource) -> dict[str, object]:
+    """What was said about how the table is read, beside its columns, as dataset fields."""
+    names = (*(name for name in TABLE_FIELDS if name != "columns"), "query", "table", "query_timeout")
+    given = {name: getattr(source, name) for name in names}
+    return {name: value for name, value in given.items() if value != DatasetSource.model_fields[name].default}
 
 
 def _facts(name: str, column: Any, starts: Array) -> ColumnFacts:
@@ -224,23 +225,24 @@ class Guess:
     def yaml(self) -> str:
         """The mapping for a config."""
         given = {key: value for key, value in self.columns.to_dict().items() if value}
-        fields = {"dataset_path": self.facts.source, **self.facts.rows_from, "columns": given}
+        fields = {"dataset_path": self.facts.source, **self.facts.options, "columns": given}
         if self.has_empty_cells:
-            fields["missing_values"] = "hold"
+            fields.setdefault("missing_values", "hold")
         return dump_yaml({"algo_kwargs": fields})
 
     def flags(self) -> str:
         """The mapping for the command line."""
         columns = self.columns
         words = [f"--data {shlex.quote(self.facts.source)}"]
-        words += [f"--{name} {shlex.quote(value)}" for name, value in self.facts.rows_from.items()]
+        words += [_option(name, value) for name, value in self.facts.options.items()]
         words += [f"--obs {shlex.quote(','.join(columns.observations))}"] if columns.observations else []
         actions = [with_levels(name, columns.levels.get(name, ())) for name in columns.actions]
         words += [f"--action {shlex.quote(','.join(actions))}"] if actions else []
         for role in ("reward", "episode", "time", "terminated", "truncated"):
             value = getattr(columns, role)
             words += [f"--{role} {shlex.quote(value)}"] if value else []
-        words += ["--missing-values hold"] if self.has_empty_cells else []
+        left = self.has_empty_cells and "missing_values" not in self.facts.options
+        words += ["--missing-values hold"] if left else []
         return " ".join(words)
 
     @property
@@ -263,6 +265,14 @@ class Guess:
             "questions": self.questions,
             "flags": self.flags(),
         }
+
+
+def _option(name: str, value: object) -> str:
+    """A dataset field as the command line takes it."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {shlex.quote(str(value))}"
 
 
 def with_levels(name: str, levels: Sequence[object]) -> str:
@@ -288,7 +298,8 @@ def guess_mapping(facts: TableFacts) -> Guess:
     found: dict[str, str] = {}
     reasons: dict[str, str] = {}
     questions = [
-        f"{name}: not in every file ({file} has no such column), so it cannot be used"
+        f"{name}: not in every file ({file} has no such column), so it is left out (--missing-columns empty "
+        "takes its cells as empty)"
         for name, file in facts.partial.items()
     ]
     for role, (fits, reason) in _SINGLE_ROLES.items():
@@ -300,7 +311,7 @@ def guess_mapping(facts: TableFacts) -> Guess:
             found[role] = candidates[0].name
             reasons[candidates[0].name] = f"{role}: {reason}"
             del left[candidates[0].name]
-    questions += _open_questions(left, found)
+    questions += [*_narrow(facts), *_open_questions(left, found)]
     actions = [c.name for c in left.values() if _is_number(c) and _words(c) & (ACTION_WORDS | ACTUATOR_WORDS)]
     for name in actions:
         strong = _words(left[name]) & ACTION_WORDS
@@ -407,6 +418,25 @@ _SINGLE_ROLES = {
     "reward": (_is_reward, "named like one"),
 }
 """Role of one column -> whether a column fits it, and why it does."""
+
+
+TAG_WORDS = _set_of("tag tags tagname point signal sensor variable item name")
+VALUE_WORDS = _set_of("value val reading wert")
+
+
+def _narrow(facts: TableFacts) -> list[str]:
+    """Whether a table has a row per reading, with the name of what was read in a column."""
+    if len(facts.columns) > 6 or "pivot" in facts.options:
+        return []
+    tags = [c for c in facts.columns if c.kind == "text" and _words(c) & TAG_WORDS and c.distinct > 1]
+    values = [c for c in facts.columns if c.kind == "number" and _words(c) & VALUE_WORDS]
+    times = [column for column in facts.columns if column.kind == "time" or _words(column) & TIME_WORDS]
+    if len(tags) != 1 or len(values) != 1 or not times:
+        return []
+    return [
+        f"{tags[0].name} and {values[0].name}: a row per reading? A column per tag is made by --pivot "
+        f"{tags[0].name}={values[0].name} --time {times[0].name} (and --pivot-step 1min)"
+    ]
 
 
 def _open_questions(left: dict[str, ColumnFacts], found: dict[str, str]) -> list[str]:

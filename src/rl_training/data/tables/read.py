@@ -17,7 +17,14 @@ from rl_training.data.fields import FieldColumns
 from rl_training.data.reading import CHUNK_ROWS
 from rl_training.data.tables.cells import wrong_number
 from rl_training.data.tables.files import import_pyarrow, kind_of_file
-from rl_training.data.tables.text import Dialect, csv_batches, csv_table, dialect_and_lines, text_at_fault
+from rl_training.data.tables.text import (
+    BLANKS,
+    Dialect,
+    csv_batches,
+    csv_table,
+    dialect_and_lines,
+    text_at_fault,
+)
 
 COLUMNS_TOGETHER = 20
 _WORDS = {"csv": "CSV", "parquet": "Parquet", "feather": "Feather", "jsonl": "JSON lines"}
@@ -160,7 +167,7 @@ class TableFile:
         if found is None:
             return None
         row, text = found
-        return wrong_number(str(self.path), row, name, text, f" (line {row + 2})")
+        return wrong_number(str(self.path), row, name, text, f" (line {row + 1 + self.dialect.has_names})")
 
     def _wrong_value(self, problem: Exception, kinds: Mapping[str, str]) -> DataError | None:
         """The value of a JSON line that is no number, named by row, key and content."""
@@ -185,8 +192,9 @@ def open_table(
         if kind == "csv":
             known = None if like is None else like.dialect
             dialect, lines = dialect_and_lines(path, known, fields)
-            rows, size = max(0, lines - 1), path.stat().st_size
-            return TableFile(path, kind, dialect.names, rows, {}, dialect=dialect, bytes=size)
+            rows, size = max(0, lines - dialect.has_names), path.stat().st_size
+            notes = () if known is not None or not dialect.thousands else (_marks(dialect),)
+            return TableFile(path, kind, dialect.names, rows, {}, dialect=dialect, bytes=size, notes=notes)
         if kind == "jsonl":
             return _open_jsonl(path)
         if kind == "parquet":
@@ -201,6 +209,13 @@ def open_table(
         types = dict(zip(schema.names, schema.types, strict=True))
         info = (schema.metadata or {}).get(b"rl_training", b"{}")
         return TableFile(path, kind, tuple(schema.names), rows, types, info=info)
+
+
+def _marks(dialect: Dialect) -> str:
+    return (
+        f"numbers are read as 1{dialect.thousands}234{dialect.decimal}5 for 1234.5; if that is wrong, set "
+        "csv_thousands or csv_decimal"
+    )
 
 
 def _open_jsonl(path: Path) -> TableFile:
@@ -297,7 +312,8 @@ def joined(sources: Sequence[RowSource]) -> list[RowSource]:
 
 def _joinable(file: TableFile) -> bool:
     text = file.dialect is not None and file.dialect.encoding == "utf-8"
-    return text and file.bytes <= SMALL_BYTES and file.path.suffix.lower() != ".gz"
+    lines = text and file.dialect is not None and file.dialect.has_names and file.dialect.separator != BLANKS
+    return lines and file.bytes <= SMALL_BYTES and file.path.suffix.lower() != ".gz"
 
 
 def _group(files: list[TableFile]) -> TableFile | JoinedFiles:

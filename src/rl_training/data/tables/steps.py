@@ -15,6 +15,7 @@ from rl_training.data.fields import END_FLAGS, FIELDS, FORMULA_COLUMNS
 from rl_training.data.reading import row_chunks
 from rl_training.data.tables.cells import NO_EPISODE, NO_FLAG
 from rl_training.data.tables.formulas import Formulas, formula_rows
+from rl_training.data.tables.times import cut_ends, local_times
 
 UNEVEN_STEP = 0.01
 """A step that differs from the median by more than this share counts as uneven."""
@@ -47,6 +48,8 @@ def settle_steps(steps: Steps, settings: TableFields, formulas: Formulas, *, len
     """
     notes: list[str] = []
     timed = "times" in steps.columns
+    if settings.time_zone is not None:
+        _use_local_clock(steps, settings.time_zone)
     ends = _id_ends(steps, settings) | _file_ends(steps, settings, notes)
     _compute_flags(steps, formulas, ends | _long_gaps(steps, settings))
     if timed:
@@ -54,6 +57,7 @@ def settle_steps(steps: Steps, settings: TableFields, formulas: Formulas, *, len
     elif settings.max_gap is not None or settings.discount_by_time:
         wanted = "max_gap" if settings.max_gap is not None else "discount_by_time"
         raise DataError(f"{steps.file(0)}: {wanted} needs the time of steps; set columns.time")
+    ends |= cut_ends(steps.columns.get("times"), ends | _flag_ends(steps), settings, steps.file(0), notes)
     notes += _one_episode(steps, ends)
     missing = _missing_rows(steps, lenient)
     columns = {name: values for name, values in steps.columns.items() if name not in ("times", "episode_ids")}
@@ -72,6 +76,12 @@ def settle_steps(steps: Steps, settings: TableFields, formulas: Formulas, *, len
     if formulas.columns:
         notes += _compute_numbers(steps, columns, formulas, lenient)
     return Steps(columns, steps.fields, steps.file_starts, steps.place, tuple(notes))
+
+
+def _use_local_clock(steps: Steps, zone: str) -> None:
+    if "times" not in steps.columns:
+        raise DataError(f"{steps.file(0)}: time_zone needs the time of steps; set columns.time")
+    steps.columns["times"] = local_times(steps.columns["times"], zone, steps.file(0))
 
 
 def _compute_flags(steps: Steps, formulas: Formulas, ends: BoolArray) -> None:
