@@ -18,6 +18,7 @@ ALGORITHMS = (
     AlgorithmFacts("edac", "EDAC", False, "rl_training.algorithms.edac"),
     AlgorithmFacts("fql", "FQL", False, "rl_training.algorithms.fql"),
     AlgorithmFacts("iql", "IQL", False, "rl_training.algorithms.iql"),
+    AlgorithmFacts("lion", "LION", False, "rl_training.algorithms.lion"),
     AlgorithmFacts("rebrac", "ReBRAC", False, "rl_training.algorithms.rebrac"),
     AlgorithmFacts("redq", "REDQ", True, "rl_training.algorithms.redq"),
     AlgorithmFacts("sac", "SAC", True, "rl_training.algorithms.sac"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import learner_checks as checks
 from learner_checks import close
 from rl_training.algorithms.dynamics import (
     UPDATES_PER_CHECK,
@@ -232,3 +233,16 @@ def test_a_stack_of_fits_is_each_of_them() -> None:
     for learner, member in zip(alone, unstack_learners(stacked), strict=True):
         for name, tensor in learner.tensors().items():
             assert torch.allclose(tensor, member.tensors()[name], atol=1e-3), name
+
+
+def test_compiled_equals_eager() -> None:
+    def looked(seed: int) -> Dynamics:
+        learner = build(seed)
+        learner.look_at_data(lqr_rows(terminate=True))
+        return learner
+
+    def drawn(seed: int) -> dict[str, Tensor]:
+        rows = torch.randint(EPISODES * LENGTH, (16,), generator=torch.Generator().manual_seed(seed))
+        return {name: values[rows] for name, values in lqr_rows(terminate=True).items()}
+
+    checks.check_compiled_equals_eager(looked, updates=UPDATES_PER_CHECK, batch=drawn)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rl_training.algorithms.learner import Batch, Learner, MetricTensors, Noise, NoiseShapes
+from rl_training.algorithms.learner import Batch, Learner, MetricTensors, Noise, NoiseShapes, Step
 from rl_training.core.streams import derive_seed, torch_generator
 from rl_training.core.types import Facts
 from rl_training.models.actors import gaussian_log_prob
@@ -26,6 +26,7 @@ UPDATES_PER_CHECK = 100
 """From one look at the episodes that a member has not seen to the next."""
 
 NO_ERROR_YET = 1e30
+SMALLEST_RESIDUAL = 1e-3
 
 GROUPS = 1024
 """Episodes are resampled in at most so many groups."""
@@ -41,9 +42,20 @@ def resample_weights(members: int, episodes: int, seed: int) -> Tensor:
 
 def surprise(dynamics: DynamicsEnsemble, batch: Batch) -> Tensor:
     """-log p of the change and reward that followed, `[*S, members, B]`."""
+    return surprise_and_errors(dynamics, batch)[0]
+
+
+def surprise_and_errors(dynamics: DynamicsEnsemble, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The same, and what was wrong with the means, `[*S, members, B, O + 1]`.
+
+    Where the model does not learn its spread, every number counts alike, whatever its errors were so far.
+    """
     obs, actions, next_obs = (batch[name].unsqueeze(-3) for name in ("obs", "actions", "next_obs"))
     change = dynamics.change_of(obs, next_obs, batch["rewards"].unsqueeze(-2))
-    return -gaussian_log_prob(change, *dynamics(obs, actions))
+    mean, log_std = dynamics(obs, actions)
+    if not dynamics.probabilistic:
+        log_std = torch.zeros_like(mean)
+    return -gaussian_log_prob(change, mean, log_std), change - mean
 
 
 def surprise_of_ends(dynamics: DynamicsEnsemble, batch: Batch) -> Tensor:
@@ -76,6 +88,7 @@ class ModelLearner(Learner):
             self.add_optimizer(name, network.parameters(), "critic", weight_decay=WEIGHT_DECAY)
         self.kept_dynamics = self.add_target("dynamics", dynamics)
         zeros = {name: torch.zeros(dynamics.members) for name in ("unseen_error", "unseen_rows")}
+        zeros["unseen_squares"] = torch.zeros(dynamics.members, dynamics.obs_dim + 1)
         self.scalars |= {name: value.to(self.device) for name, value in zeros.items()}
         self.scalars["best_error"] = torch.full((dynamics.members,), NO_ERROR_YET, device=self.device)
         self.scalars["resamples"] = self._resamples(GROUPS)
@@ -89,6 +102,11 @@ class ModelLearner(Learner):
             dynamics.set_scales(rows, margin=margin, scaled=scaled)
         self.scalars["resamples"].copy_(self._resamples(int(rows["episodes"].max()) + 1))
         self._has_ends = None
+
+    def build_step(self, stage: str, shapes: NoiseShapes) -> Step:
+        """Whether there are ends is asked before a graph is made, which cannot ask its tensors."""
+        bool(self.has_ends)
+        return super().build_step(stage, shapes)
 
     def _resamples(self, episodes: int) -> Tensor:
         """Always the same size, so that a saved learner needs no data to be opened."""
@@ -108,7 +126,8 @@ class ModelLearner(Learner):
 
     def model_step(self, batch: Batch, *, check: bool) -> MetricTensors:
         """One update of the ensemble; with `check` the better weights are kept."""
-        weights, errors = self.row_weights(batch["episodes"]), surprise(self.dynamics, batch)
+        weights = self.row_weights(batch["episodes"])
+        errors, wrong = surprise_and_errors(self.dynamics, batch)
         loss = (weights * errors).mean(-1).sum(-1)
         self.minimize("model", loss)
         if self.has_ends:
@@ -120,6 +139,7 @@ class ModelLearner(Learner):
         if not self.resting:
             self.scalars["unseen_error"].add_(missed)
             self.scalars["unseen_rows"].add_(rows)
+            self.scalars["unseen_squares"].add_((unseen.unsqueeze(-1) * wrong.detach().square()).sum(-2))
             if check:
                 self._keep_better()
         return {
@@ -137,6 +157,7 @@ class ModelLearner(Learner):
     def _keep_better(self) -> None:
         """Members that predict what they have not seen better than ever before are kept as they are now."""
         error, rows, best = (self.scalars[name] for name in ("unseen_error", "unseen_rows", "best_error"))
+        squares = self.scalars["unseen_squares"]
         mean = error / rows.clamp_min(1.0)
         better = (mean < best) | (rows == 0)
         best.copy_(torch.where(better, mean, best))
@@ -144,8 +165,12 @@ class ModelLearner(Learner):
         for kept, now in pairs:
             chosen = better.reshape(*better.shape, *(1,) * (now.dim() - better.dim()))
             kept.copy_(torch.where(chosen, now, kept))
-        error.zero_()
-        rows.zero_()
+        residual = (squares / rows.unsqueeze(-1).clamp_min(1.0)).sqrt().clamp_min(SMALLEST_RESIDUAL)
+        known = (better & (rows > 0)).reshape(*better.shape, 1, 1)
+        spread = self.kept_dynamics.residual
+        spread.copy_(torch.where(known, residual.unsqueeze(-2), spread))
+        for each in (error, rows, squares):
+            each.zero_()
 
     @property
     def checks_now(self) -> bool:

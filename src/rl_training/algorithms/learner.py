@@ -198,7 +198,7 @@ class Learner(ABC):
         self.last_metrics = {name: torch.zeros((), device=self.device) for name in self.delayed_metrics}
         self._checked_shapes: tuple[object, ...] = ()
         self._steps: dict[tuple[object, ...], Step] = {}
-        self._compiler: Callable[[Step], Step] | None = None
+        self.compiler: Callable[[Step], Step] | None = None
         self.setup()
         self._refuse_unsaved()
 
@@ -305,12 +305,12 @@ class Learner(ABC):
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
         """One gradient update on a batch of `[*S, B, …]` tensors."""
         self._check(batch)
-        flat = draw_flat(self.streams, self.noise_shapes(batch["obs"].shape[-2]))
-        stage = self.stage()
+        shapes, stage = self.noise_shapes(batch["obs"].shape[-2]), self.stage()
+        flat = draw_flat(self.streams, shapes)
         key = (stage, self._checked_shapes)
         is_new = key not in self._steps
         if is_new:
-            self._steps[key] = self._build_step(stage)
+            self._steps[key] = self.build_step(stage, shapes)
         with self.own_products(batch["obs"].shape[-2]):
             metrics = self._steps[key](dict(batch), flat)
         if is_new:
@@ -341,19 +341,25 @@ class Learner(ABC):
         if self.device.type == "cuda":
             scalars = [each for o in self.optimizers.values() for each in (o.learning_rate, o.step_count)]
             fix_addresses([*self.tensors().values(), *scalars])
-        self._compiler = graph_compiler(backend, self.device)
+        self.compiler = graph_compiler(backend, self.device)
         self._steps.clear()
 
     @property
     def compiled(self) -> bool:
-        return self._compiler is not None
+        return self.compiler is not None
 
-    def _build_step(self, stage: str) -> Step:
+    def build_step(self, stage: str, shapes: NoiseShapes) -> Step:
+        """What runs the updates of a stage: as it is, or as one graph."""
+        plain = self.plain_step(stage, shapes)
+        return plain if self.compiler is None else self.compiler(plain)
+
+    def plain_step(self, stage: str, shapes: NoiseShapes) -> Step:
+        """The same, as it is."""
+
         def run(batch: dict[str, Tensor], flat: dict[str, Tensor]) -> MetricTensors:
-            noise = unpack_noise(flat, self.noise_shapes(batch["obs"].shape[-2]))
-            return self.step(batch, noise, stage)
+            return self.step(batch, unpack_noise(flat, shapes), stage)
 
-        return run if self._compiler is None else self._compiler(run)
+        return run
 
     def _check(self, batch: Batch) -> None:
         """Fields and shapes, once per new combination of shapes."""

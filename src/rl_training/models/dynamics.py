@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from rl_training.config import setting
 from rl_training.core.schema import MAX_CRITICS
+from rl_training.models.actors import Actor, DeterministicTanh
 from rl_training.models.models import PolicyModel
-from rl_training.models.networks import NetworkConfig, NetworkPlan, build_network
+from rl_training.models.networks import Activation, NetworkConfig, NetworkPlan, build_network, widths
 
 LOG_STD_RANGE = (-5.0, 1.0)
 
@@ -39,6 +40,8 @@ class DynamicsEnsemble(nn.Module):
     change_spread: Tensor
     lowest: Tensor
     highest: Tensor
+    residual: Tensor
+    """`[members, 1, O + 1]`: std of errors on unseen episodes, in units of the spread of changes"""
     has_ends: Tensor
     """1 where the log has terminations: without any, the odds of an end are neither learned nor asked"""
 
@@ -67,15 +70,18 @@ class DynamicsEnsemble(nn.Module):
             ("highest", 1e9, obs_dim),
         ):
             self.register_buffer(name, torch.full((1, 1, size), value))
+        self.register_buffer("residual", torch.ones(members, 1, obs_dim + 1))
         self.register_buffer("has_ends", torch.ones(1, 1))
 
     def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log std of change and reward in units of their spread, `[*S, members, B, O + 1]` each.
 
-        Where the ensemble is not `probabilistic` the log std is 0: the error alone is learned from.
+        Where the ensemble is not `probabilistic`, the std is that of its errors on episodes it has not seen.
         """
         outputs = self.net(self._scaled(torch.cat([obs, actions], dim=-1)))
-        return gaussian_outputs(outputs) if self.probabilistic else (outputs, torch.zeros_like(outputs))
+        if self.probabilistic:
+            return gaussian_outputs(outputs)
+        return outputs, self.residual.log().expand(outputs.shape)
 
     def following(self, obs: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
         """Successor `[…, O]` and reward `[…]` from a change in units of its spread."""
@@ -134,6 +140,41 @@ class DynamicsNetworks(NetworkConfig):
     )
     probabilistic: bool = setting(True, "also learn how far the next state and reward scatter")
 
+    def ensemble(self, obs_dim: int, action_dim: int, generator: torch.Generator | None) -> DynamicsEnsemble:
+        return DynamicsEnsemble(
+            obs_dim,
+            action_dim,
+            self.members,
+            self.plan("critic"),
+            probabilistic=self.probabilistic,
+            generator=generator,
+        )
+
+
+class LIONNetworkConfig(DynamicsNetworks):
+    """Keywords of `MLPLIONModel`."""
+
+    hidden_sizes: tuple[int, ...] = widths((64, 64), "widths of the hidden layers of all networks")
+    activation: Activation = setting(
+        "silu", "function behind every hidden layer; a smooth one has useful slopes"
+    )
+    probabilistic: bool = setting(False, "also learn how far the next state and reward scatter")
+
+
+class MLPLIONModel(PolicyModel):
+    """A policy that takes a dial behind the observation, the imitated behaviour, and a model of the plant."""
+
+    config_class = LIONNetworkConfig
+    config: LIONNetworkConfig
+    behavior: Actor
+    dynamics: DynamicsEnsemble
+
+    def build(self, generator: torch.Generator | None) -> None:
+        plan = self.config.plan("actor")
+        self.actor = DeterministicTanh(self.obs_dim + 1, self.action_dim, plan, generator=generator)
+        self.behavior = DeterministicTanh(self.obs_dim, self.action_dim, plan, generator=generator)
+        self.dynamics = self.config.ensemble(self.obs_dim, self.action_dim, generator)
+
 
 class DynamicsModel(PolicyModel):
     """An ensemble alone; it predicts and does not act."""
@@ -143,11 +184,4 @@ class DynamicsModel(PolicyModel):
     dynamics: DynamicsEnsemble
 
     def build(self, generator: torch.Generator | None) -> None:
-        self.dynamics = DynamicsEnsemble(
-            self.obs_dim,
-            self.action_dim,
-            self.config.members,
-            self.config.plan("critic"),
-            probabilistic=self.config.probabilistic,
-            generator=generator,
-        )
+        self.dynamics = self.config.ensemble(self.obs_dim, self.action_dim, generator)
