@@ -41,6 +41,7 @@ NETWORKS = {
     "layer_norm": to(True),
     "init": to("orthogonal_small"),
 }
+THIRD_STAGE = {"model_updates": 1, "behavior_updates": 1}
 LEARNER: dict[str, Felt] = {
     **NETWORKS,
     **{
@@ -86,6 +87,22 @@ LEARNER: dict[str, Felt] = {
     "flow_steps": to(3),
     "normalize_q_loss": to(True),
     "q_agg": to("min"),
+    # LION: what is felt in its third stage starts from the end of the second
+    "members": to(3),
+    "probabilistic": to(True),
+    "model_updates": to(1),
+    "behavior_updates": to(1, 2, model_updates=1),
+    "policy_updates": to(1, **THIRD_STAGE),
+    "horizon": to(2, **THIRD_STAGE),
+    "rollouts": to(2, **THIRD_STAGE),
+    "dial": to(0.9),
+    "dial_shape": to(5.0, **THIRD_STAGE),
+    "pull": to(30.0, **THIRD_STAGE),
+    "pessimism": to(30.0, free_disagreement=0.0, **THIRD_STAGE),
+    "free_disagreement": to(0.0, **THIRD_STAGE),
+    "reduction": to("minimum", **THIRD_STAGE),
+    "model_noise": to(False, **THIRD_STAGE),
+    "action_noise": to(0.5, **THIRD_STAGE),
     # weighted imitation
     "policy": to("squashed"),
     "max_q_value": to(-1.0),

@@ -164,6 +164,7 @@ LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "ReBRAC": ("ReBRAC", {"policy_delay": 2}),
     "EDAC": ("EDAC", {}),
     "FQL": ("FQL", {"flow_steps": 3}),
+    "LION": ("LION", {"model_updates": 1, "behavior_updates": 1, "horizon": 3, "rollouts": 8}),
     "DQN": ("DQN", {"td_loss": "square"}),
     "DiscreteCQL": ("DQN", {"num_critics": 1}),
 }
@@ -191,6 +192,8 @@ def updates(folder: Path) -> dict[str, Any]:
             batch = rows.sample(16, generator=draws)
             if levels:
                 batch["actions"] = torch.from_numpy(CHOICES.random(batch["actions"].numpy()))
+            if "episodes" in learner.needs:
+                batch["episodes"] = torch.arange(16.0) // 4
             told.append(dict(learner.update(batch, global_step=step).metrics))
         weights = [parameter.detach().double() for parameter in model.parameters()]
         found[name] = {

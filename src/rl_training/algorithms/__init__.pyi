@@ -31,6 +31,9 @@ from rl_training.algorithms.iql import IQL as IQL
 from rl_training.algorithms.iql import IQL as IQLAlgorithm
 from rl_training.algorithms.iql import iql_loss as iql_loss
 from rl_training.algorithms.learner import UpdateResult as UpdateResult
+from rl_training.algorithms.lion import LION as LION
+from rl_training.algorithms.lion import LION as LIONAlgorithm
+from rl_training.algorithms.lion import lion_loss as lion_loss
 from rl_training.algorithms.rebrac import ReBRAC as ReBRAC
 from rl_training.algorithms.rebrac import ReBRAC as ReBRACAlgorithm
 from rl_training.algorithms.rebrac import rebrac_loss as rebrac_loss
