@@ -12,6 +12,7 @@ import learner_checks as checks
 from learner_checks import close, numbers
 from rl_training.algorithms import LION, lion_loss
 from rl_training.algorithms.lion import LIONRunConfig, clipped, dialled_gain, disagreement
+from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.models import MLPLIONModel
 from rl_training.models.dynamics import DynamicsEnsemble
@@ -334,5 +335,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     run_config = LIONRunConfig
     with pytest.raises(ConfigError, match="learning_rate_schedule must be constant"):
         run_config.build({"learning_rate_schedule": "linear"})
-    with pytest.raises(ConfigError, match=r"rollouts must be <= batch_size \(256\), got 300"):
-        run_config.build({"rollouts": 300})
+    with pytest.raises(ConfigError, match=r"total_timesteps must be > 4000, .* got 4000"):
+        TrainConfig(algo="lion", env_id="Pendulum-v1", total_timesteps=4000)
+    with pytest.raises(ConfigError, match=r"online_timesteps must be 0 for lion, .* got 10"):
+        TrainConfig(algo="lion", env_id="Pendulum-v1", total_timesteps=5000, online_timesteps=10)

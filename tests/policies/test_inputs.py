@@ -121,7 +121,7 @@ def test_every_file_takes_the_dial(suffix: str, guarded: bool, tmp_path: Path) -
     file = export_policy(policy.with_inputs(dial=0.75), STATE, tmp_path / f"p{suffix}")
     if suffix == ".pt":
         names = ["action", "novelty"] if guarded else ["action"]
-        compute = torchscript_outputs(file.read_bytes(), names, (DIAL,))
+        compute = torchscript_outputs(file.read_bytes(), names)
         for dial in (0.0, 0.6):
             np.testing.assert_allclose(
                 compute(OBS, {"dial": dial})["action"], policy.predict(OBS, dial=dial), atol=1e-6

@@ -142,6 +142,8 @@ LEARNER: dict[str, Felt] = {
     "bc_steps": to(3),
 }
 OF_ONE: dict[tuple[str, str], Felt] = {
+    ("lion", "actor_learning_rate"): to(0.02, **THIRD_STAGE),
+    ("lion", "gamma"): to(0.5, **THIRD_STAGE),
     **{
         ("bc", f"critic_{name}"): Felt(felt.values, felt.given, REFUSED)
         for name, felt in {**NETWORKS, "learning_rate": to(0.02)}.items()

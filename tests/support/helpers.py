@@ -32,6 +32,11 @@ TINY_KWARGS: dict[str, dict[str, Any]] = {
 }
 """Settings that make a run of each kind last a second or two."""
 
+TINY_STAGES: dict[str, dict[str, Any]] = {
+    "lion": {"model_updates": 8, "behavior_updates": 4, "policy_updates": 20, "horizon": 3, "rollouts": 8},
+}
+"""Of algorithms that learn one thing after another: all of it within such a run."""
+
 BARE_STATE: dict[str, Any] = {
     **{"algo": "x", "algo_class": "X", "dataset": None, "reference": None, "versions": {}, "results": {}},
     "config": {"env_id": None, "env_kwargs": {}, "seed": 0},
@@ -77,6 +82,7 @@ def tiny_config(algo: str, output_dir: Path, **changes: Any) -> TrainConfig:
     kwargs = {
         **TINY_NETWORK,
         **TINY_KWARGS["online" if get_recipe(algo).online else "offline"],
+        **TINY_STAGES.get(algo, {}),
         "eval_interval": 0,
         "compile": False,
     }

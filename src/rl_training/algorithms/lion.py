@@ -134,9 +134,9 @@ class LION(ModelLearner):
         super().look_at_data(rows, margin=margin, scaled=scaled)
 
     def noise_shapes(self, batch_size: int) -> NoiseShapes:
-        rows, steps = self._rows(batch_size), self.config.horizon
+        rows, steps = self.config.rollouts, self.config.horizon
         shapes: NoiseShapes = {
-            "dial": ("uniform", (batch_size, 1)),
+            "dial": ("uniform", (max(rows, batch_size), 1)),
             "model": ("normal", (steps, rows, self.model.obs_dim + 1)),
             "action": ("normal", (steps, rows, self.model.action_dim)),
         }
@@ -147,9 +147,6 @@ class LION(ModelLearner):
     def build_step(self, stage: str, shapes: NoiseShapes) -> Step:
         """A trajectory as one graph would take minutes to compile, and gain a quarter."""
         return self.plain_step(stage, shapes) if stage == "policy" else super().build_step(stage, shapes)
-
-    def _rows(self, batch_size: int) -> int:
-        return min(self.config.rollouts, batch_size)
 
     # ---- stages
 
@@ -184,7 +181,7 @@ class LION(ModelLearner):
         obs, logged = batch["obs"], batch["actions"]
         own = self.behavior.mode(obs)
         loss = imitation_error(own, logged)
-        dial = (noise["dial"] + 1.0) / 2.0
+        dial = (noise["dial"][..., : obs.shape[-2], :] + 1.0) / 2.0
         self.minimize("behavior", loss)
         self.minimize("actor", imitation_error(self.actor.mode(torch.cat([obs, dial], dim=-1)), logged))
         if not self.resting:
@@ -203,8 +200,9 @@ class LION(ModelLearner):
 
     def policy_step(self, batch: Batch, noise: Noise) -> MetricTensors:
         """Gradients of imagined trajectories, clipped to norm 1."""
-        rows, config = self._rows(batch["obs"].shape[-2]), self.config
-        state = batch["obs"][..., :rows, :].unsqueeze(-3)
+        config, obs, rows = self.config, batch["obs"], self.config.rollouts
+        starts = torch.arange(rows, device=self.device) % obs.shape[-2]
+        state = obs[..., starts, :].unsqueeze(-3)
         dial = self.dials(noise["dial"][..., :rows, :])
         alive, gamma = torch.ones_like(dial.squeeze(-1)), 1.0
         total, sums = torch.zeros_like(alive), torch.zeros(3, *alive.shape, device=self.device)
@@ -360,9 +358,22 @@ class LIONRunConfig(LIONConfig, LIONNetworkConfig, OfflineFields):
                 "learning_rate_schedule must be constant and warmup_steps 0: every stage of lion has a rate "
                 f"that falls by itself, got {self.learning_rate_schedule!r} and {self.warmup_steps}"
             )
-        if self.rollouts > self.batch_size:
-            raise ValueError(f"rollouts must be <= batch_size ({self.batch_size}), got {self.rollouts}")
         return self
+
+    def mistaken_lengths(self, total: int | None, online: int | None) -> list[str]:
+        """The third stage must be reached, and a model that is fitted once is no help in learning online."""
+        first, lines = self.model_updates + self.behavior_updates, []
+        if total is not None and total <= first:
+            lines.append(
+                f"total_timesteps must be > {first}, the updates of model and behaviour before the policy is "
+                f"searched for, got {total}; lower algo_kwargs.model_updates or behavior_updates for less"
+            )
+        if online:
+            lines.append(
+                f"online_timesteps must be 0 for lion, whose model is fitted once, got {online}; add new "
+                "rows to the data and train again"
+            )
+        return lines
 
 
 RECIPE = Recipe("lion", LION, MLPLIONModel, LIONRunConfig, title="LION", papers=("2205.10629",))

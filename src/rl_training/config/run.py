@@ -72,6 +72,10 @@ class ControlFields(ConfigModel):
     eval_deterministic: bool = setting(True, "evaluate the policy's best action; false samples from it")
     eval_seed: int | None = setting(None, "seed of the evaluation episodes; null = derived from seed", ge=0)
 
+    def mistaken_lengths(self, total: int | None, online: int | None) -> list[str]:
+        """What is wrong with `total_timesteps` and `online_timesteps` for an algorithm with such settings."""
+        return []
+
     @model_validator(mode="after")
     def _warmup_fits(self) -> Self:
         if self.schedule_steps is not None and self.warmup_steps > self.schedule_steps:
@@ -355,7 +359,10 @@ def _algorithm_part(values: Mapping[str, object], given: object) -> tuple[Contro
     lines += under("algo_kwargs", [unknown_key(key, (), elsewhere=(key,)) for key in sorted(misplaced)])
     try:
         known = {key: value for key, value in given.items() if key not in misplaced}
-        return kind.build(known, where="algo_kwargs"), lines
+        settings = kind.build(known, where="algo_kwargs")
+        lengths = (values.get(name) for name in ("total_timesteps", "online_timesteps"))
+        lines += settings.mistaken_lengths(*(each if isinstance(each, int) else None for each in lengths))
+        return settings, lines
     except ConfigError as error:
         return None, [*lines, *str(error).splitlines()]
 

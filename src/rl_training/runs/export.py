@@ -27,7 +27,7 @@ from rl_training.policies.export.program import Program
 from rl_training.policies.export.trace import trace_policy
 from rl_training.policies.guard import middle_action
 from rl_training.policies.guard_fitting import Guard, GuardConfig, fit_guard
-from rl_training.policies.inputs import Given, inputs_of
+from rl_training.policies.inputs import Given
 from rl_training.policies.opened import ACTION, GUARDED, DeployedPolicy, describe_policy
 from rl_training.policies.policy import Policy, policy_of_state
 from rl_training.runs.directory import sister_scores
@@ -222,9 +222,7 @@ def codec(format: str) -> tuple[Encode, Decode]:
 
         return (
             lambda policy, program, metadata: script.torchscript_bytes(policy, metadata),
-            lambda content, metadata: script.torchscript_outputs(
-                content, metadata["outputs"], inputs_of(metadata.get("inputs"))
-            ),
+            lambda content, metadata: script.torchscript_outputs(content, metadata["outputs"]),
         )
     from rl_training.policies.export import numpy as light
 

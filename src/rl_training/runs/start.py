@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rl_training.config.run import TrainConfig, load_config
+from rl_training.config.run import TrainConfig, list_packaged_configs, load_config
 from rl_training.core.addresses import absolute
 from rl_training.core.errors import ConfigError
 from rl_training.core.registry import algorithm_facts, builtin_algorithms
@@ -14,7 +14,8 @@ from rl_training.core.types import Facts, State
 from rl_training.data.convert import source_location
 
 OWN_DATA = "iql/own_data"
-"""Packaged config that runs on own data start from; it sets nothing that belongs to one algorithm."""
+"""Packaged config that runs on own data start from, where there is none of their algorithm; it sets nothing
+that belongs to one algorithm."""
 
 OWN_ENV = "sac/own_env"
 """Packaged config that runs in an environment alone start from, likewise."""
@@ -76,4 +77,7 @@ def config_to_start_from(algo: str | None, data: str | None, env_id: str | None)
             f"--data is required: {algo} learns from logged data (in an environment alone learn {online}); "
             "`rl-training configs` lists configs that collect some"
         )
-    return OWN_ENV if data is None else OWN_DATA
+    if data is None:
+        return OWN_ENV
+    own = f"{algo}/own_data"
+    return own if any(each.name == own for each in list_packaged_configs()) else OWN_DATA

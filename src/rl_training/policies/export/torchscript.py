@@ -14,7 +14,7 @@ from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Facts
 from rl_training.policies.acting import NOTHING_CHOSEN
 from rl_training.policies.export.trace import Outputs
-from rl_training.policies.inputs import Given, Inputs, columns_of
+from rl_training.policies.inputs import Given, columns_of, inputs_of
 from rl_training.policies.policy import Policy
 
 METADATA_FILE = "policy.json"
@@ -46,15 +46,15 @@ def open_torchscript(content: bytes) -> Callable[[FloatArray], FloatArray]:
     return lambda obs: compute(obs)["action"]
 
 
-def torchscript_outputs(
-    content: bytes, names: Sequence[str], inputs: Inputs = ()
-) -> Callable[..., dict[str, FloatArray]]:
+def torchscript_outputs(content: bytes, names: Sequence[str]) -> Callable[..., dict[str, FloatArray]]:
     """The first outputs of an archive of ours, which come in the order of its metadata, by name.
 
     What it gives takes observations, and inputs by name.
     """
+    described = {METADATA_FILE: ""}
     with quiet_deprecation():
-        module = torch.jit.load(io.BytesIO(content))  # type: ignore[no-untyped-call]
+        module = torch.jit.load(io.BytesIO(content), _extra_files=described)  # type: ignore[no-untyped-call]
+    inputs = inputs_of(json.loads(described[METADATA_FILE]).get("inputs"))
 
     def compute(obs: FloatArray, given: Given = NOTHING_CHOSEN) -> dict[str, FloatArray]:
         columns = (obs, *columns_of(inputs, given, len(obs)).values())
