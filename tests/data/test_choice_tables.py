@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,14 @@ def test_a_mixture_is_learned_from_a_file_and_answered_in_its_words(
     capsys.readouterr()
     assert main(["data", "inspect", str(path), *GIVEN, *bounds, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["actions"]["level_shares"]["pump"].keys() == {"off", "on"}
+    file = tmp_path / "policy.onnx"
+    assert main(["export", "-k", run, "--out", str(file), "--guard", "run"]) == 0
+    capsys.readouterr()
+    assert main(["predict", "-k", str(file), "--obs=-0.7"]) == 0
+    assert json.loads(capsys.readouterr().out)["action"][1] == "on"
+    card = (tmp_path / "policy.onnx.md").read_text(encoding="utf-8")
+    assert "| action 0 | valve | 0 to 5 |" in card
+    assert re.search(r"\| action 1 \| pump \| 0 = off, \d+\.\d% of the log; 1 = on, \d+\.\d% of", card), card
     assert main(["data", "convert", str(path), str(tmp_path / "again.csv"), *GIVEN]) == 0
     again = (tmp_path / "again.csv").read_text().splitlines()
     assert again[1].split(",")[2:4] == ['"on"', '"eco"']

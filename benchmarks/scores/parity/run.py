@@ -20,6 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import choice_cases
 import crr_case
 import soft_cases
 import torch_cases
@@ -34,7 +35,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    cases = torch_cases.CASES | soft_cases.CASES | crr_case.CASES
+    cases = torch_cases.CASES | soft_cases.CASES | crr_case.CASES | choice_cases.CASES
     try:
         import jax_cases
     except ImportError as missing:

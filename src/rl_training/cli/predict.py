@@ -84,7 +84,8 @@ def predict(
         print_json(policy.predict(values).tolist())
         return
     told = policy.guarded().act(policy.spaces.check_observations(values, finite=finite))
-    print_json({name: numbers.tolist() for name, numbers in told._asdict().items()})
+    columns = {**told._asdict(), "action": policy.spaces.in_words(told.action)}
+    print_json({name: values.tolist() for name, values in columns.items()})
 
 
 def _predict_file(

@@ -364,6 +364,10 @@ class Spaces:
         """Columns as answers: names in place of the numbers that stand for named levels."""
         return in_words(self.choices, columns)
 
+    def in_numbers(self, answers: Array) -> Array:
+        """The inverse of `in_words`."""
+        return self.decode(self.encode(answers)) if answers.dtype == object else answers
+
     @cached_property
     def scale(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], FloatArray, FloatArray]:
         """Middle and half width of the bounds, and the bounds in float32: acting asks for them every step."""

@@ -14,7 +14,7 @@ from rl_training.config.run import RewardFields
 from rl_training.core.drift import describe_columns
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.signals import Signals
-from rl_training.core.spaces import Spaces
+from rl_training.core.spaces import Spaces, level_text
 from rl_training.core.transforms import (
     ActionEncoding,
     ActionScaling,
@@ -132,6 +132,8 @@ def describe_parts(parts: Sequence[TransitionDataset], transform: RewardTransfor
     observed = sampled_observations(parts)
     names = parts[0].info.observation_names or tuple(f"obs_{i}" for i in range(observed.shape[1]))
     summary["observed"] = describe_columns(observed, names)
+    if parts[0].info.choices:
+        summary["level_shares"] = level_shares(parts)
     if all(part.ordered and len(part) for part in parts):
         returns = np.concatenate([part.episode_returns() for part in parts])
         summary["episodes"] = len(returns)
@@ -143,6 +145,20 @@ def describe_parts(parts: Sequence[TransitionDataset], transform: RewardTransfor
             "return_max": float(returns.max()),
         }
     return summary
+
+
+def level_shares(parts: Sequence[TransitionDataset]) -> dict[str, dict[str, float]]:
+    """How often each level of each choice was taken, by the names of actions."""
+    info = parts[0].info
+    actions = np.concatenate([as_array(part.actions).reshape(len(part), -1) for part in parts])
+    return {
+        info.name_of("action", index): {
+            level_text(level): float((actions[:, index] == number).mean())
+            for level, number in zip(choice.levels, choice.numbers, strict=True)
+        }
+        for index, choice in enumerate(info.choices)
+        if choice is not None
+    }
 
 
 def sampled_observations(parts: Sequence[TransitionDataset]) -> Array:

@@ -245,7 +245,7 @@ def check_same_actions(policy: Policy, compute: Compute, target: Path) -> None:
     """Refuse to ship a file that acts otherwise than the policy it was made from."""
     obs, inputs, spaces = checked_observations(policy), checked_inputs(policy), policy.spaces
     half = (np.array(spaces.action_high) - np.array(spaces.action_low)) / 2.0
-    own = policy.predict(obs, True, **inputs)
+    own = policy.spaces.in_numbers(policy.predict(obs, True, **inputs))
     refuse_difference(np.abs(compute(obs, inputs)["action"] - own) / half, "actions", target)
 
 

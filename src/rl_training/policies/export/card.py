@@ -10,7 +10,7 @@ from string import Template
 from scipy import stats
 
 from rl_training.core.errors import markdown_text, plain_text
-from rl_training.core.spaces import FeatureNames
+from rl_training.core.spaces import Choice, FeatureNames, choices_from, level_text
 from rl_training.core.types import Facts
 
 
@@ -300,19 +300,34 @@ def input_lines(metadata: Facts) -> dict[str, str]:
     }
 
 
+def levels_text(choice: Choice, shares: Facts) -> str:
+    """What each number of a choice stands for, and how often the log took it."""
+    words = [level_text(level) for level in choice.levels]
+    means = [
+        f"{number:g} = {word}" if choice.named else word
+        for word, number in zip(words, choice.numbers, strict=True)
+    ]
+    told = [f", {shares[word]:.1%} of the log" if word in shares else "" for word in words]
+    return markdown_text("; ".join(f"{mean}{share}" for mean, share in zip(means, told, strict=True)))
+
+
 def features_text(metadata: Facts) -> str:
     """The numbers by name, in the order in which they go in and come out; empty where nobody named them."""
     features, spaces = FeatureNames.from_dict(metadata.get("features")), metadata["spaces"]
     if not features:
         return ""
     rows = [(f"observation {i}", name, "") for i, name in enumerate(features.listed("observation"))]
-    bounds = list(zip(spaces["action_low"], spaces["action_high"], strict=True))
-    rows += [
-        (f"action {i}", name, f"{bounds[i][0]:g} to {bounds[i][1]:g}")
-        for i, name in enumerate(features.listed("action")[: len(bounds)])
+    ranges = [
+        f"{low:g} to {high:g}" for low, high in zip(spaces["action_low"], spaces["action_high"], strict=True)
     ]
+    names = features.listed("action")[: len(ranges)]
+    shares = (metadata["training"]["data"] or {}).get("level_shares") or {}
+    for index, choice in enumerate(choices_from(spaces.get("action_levels") or ())):
+        if choice is not None and index < len(names):
+            ranges[index] = levels_text(choice, shares.get(names[index], {}))
+    rows += [(f"action {i}", name, ranges[i]) for i, name in enumerate(names)]
     lines = [f"| {place} | {markdown_text(name)} | {bound} |" for place, name, bound in rows]
-    return "\n".join(["", "| place | name | bounds |", "|---|---|---|", *lines, ""])
+    return "\n".join(["", "| place | name | bounds or levels |", "|---|---|---|", *lines, ""])
 
 
 def limits_text(metadata: Facts) -> str:
@@ -429,7 +444,7 @@ def training_rows(metadata: Facts) -> str:
         **{
             f"data: {markdown_text(key)}": markdown_text(str(value))
             for key, value in data.items()
-            if value is not None and key not in ("features", "observed")
+            if value is not None and key not in ("features", "observed", "level_shares")
         },
         **{f"setting: {key}": code(value) for key, value in settings.items() if value is not None},
         "trained with": versions_text(training["versions"]),
