@@ -226,5 +226,5 @@ def test_an_interval_of_one_method_holds_what_the_other_says() -> None:
     log = prepared(feedback_log())
     judging = judge_of(log, values_of(log, [NOISE / 100 + 1.0, NOISE / 100]), headline="fqe")
     own, difference = judging.headline(0, Interval(-2.0, -3.0, -1.0))
-    assert own.low == pytest.approx(-3.0) and own.value == pytest.approx(1.0)
-    assert difference.low == pytest.approx(-3.0) and difference.value == pytest.approx(1.0)
+    assert own.low == pytest.approx(-3.75) and own.value == pytest.approx(1.0)
+    assert difference.low == pytest.approx(-3.75) and difference.value == pytest.approx(1.0)

@@ -373,6 +373,13 @@ def test_methods_that_point_apart_refuse() -> None:
     assert second_opinion(own, Interval(9.0, 8.0, 10.0), behaviour, 9.0, config).outcome == "warned"
     assert second_opinion(own, Interval(9.0, 2.5, 15.5), behaviour, 1.0, config).outcome == "passed"
     assert second_opinion(own, Interval(2.5, 1.5, 3.5), behaviour, 1.0, config).outcome == "passed"
+    # Both grant 20 at least: 7 apart is little, 15 is not; nor is it where they do not agree on the side.
+    far = Interval(20.0, 19.0, 21.0)
+    assert second_opinion(far, Interval(27.0, 26.0, 28.0), behaviour, 5.0, config).outcome == "warned"
+    assert second_opinion(far, Interval(35.0, 34.0, 36.0), behaviour, 5.0, config).outcome == "refused"
+    # Both clearly worse: by how much is another question.
+    worse = Interval(-2.0, -3.0, -1.0), Interval(-90.0, -91.0, -89.0)
+    assert second_opinion(*worse, behaviour, 1.0, config).outcome == "warned"
 
 
 def test_sample_size_says_where_weights_stop_carrying() -> None:
@@ -427,20 +434,23 @@ def test_hidden_fields_do_not_reach_the_judge(log: TransitionDataset) -> None:
 
 
 def test_two_methods_make_one_interval_that_spans_both() -> None:
-    """Together, one that is 2 wide counts 7/9 beside one that is 7 wide."""
+    """Together, one that is 2 wide counts 7/9 beside one that is 7 wide; a quarter of the way is added."""
     first, second = Interval(2.0, 1.0, 3.0), Interval(4.0, 0.5, 7.5)
     found = combined(first, second, together=True)
-    assert (found.value, found.low, found.high) == (pytest.approx((7 * 2.0 + 2 * 4.0) / 9), 0.5, 7.5)
+    assert (found.value, found.low, found.high) == (pytest.approx((7 * 2.0 + 2 * 4.0) / 9), 0.0, 8.0)
     assert combined(Interval(2.0), second, together=True) == Interval(3.0)
+    assert combined(first, replace(second, value=2.0), together=True) == Interval(2.0, 0.5, 7.5)
     found = combined(first, second, together=False)
-    assert (found.value, found.low, found.high) == (2.0, 0.5, 7.5)
+    assert (found.value, found.low, found.high) == (2.0, 0.0, 8.0)
 
 
 def test_the_headline_is_the_users_choice(judged: Judgement, log: TransitionDataset) -> None:
     good = judged.policies[0]
     fitted, model = good.estimates["fqe"], good.estimates["model"]
     assert good.value == weighted(fitted, model)
-    assert (good.low, good.high) == (min(fitted.low, model.low), max(fitted.high, model.high))
+    beyond = abs(fitted.value - model.value) / 4.0
+    bounds = min(fitted.low, model.low) - beyond, max(fitted.high, model.high) + beyond
+    assert (good.low, good.high) == pytest.approx(bounds)
     quick = {**QUICK, "updates": 20, "model_updates": 20, "importance": False}
     (alone,) = judge(Proportional(0.7), log, headline="fqe", **quick).policies
     assert alone.value == alone.estimates["fqe"].value

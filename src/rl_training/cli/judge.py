@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,6 +126,9 @@ def print_result(result: Judgement) -> None:
     print_table(("policy", "verdict", f"value [{share}]", "per step"), rows)
     for policy in result.ranking():
         typer.echo(f"{policy.name}: {policy.sentence}")
+    for first, second in pairwise(result.ranking()):
+        told = with_interval(result.compare(first.name, second.name))
+        typer.echo(f"{first.name} earns {told} more than {second.name}")
     tied = [each.name for each in result.ties()]
     if len(tied) > 1:
         typer.echo(f"{tied[0]} comes first, but this log cannot tell it from: {', '.join(tied[1:])}")

@@ -349,8 +349,14 @@ def coverage(share: float, limit: float, *, reached: bool, decides: bool) -> Che
 def second_opinion(
     own: Interval, model: Interval, behaviour: float, spread: float, config: JudgeConfig
 ) -> Check:
-    """Two different methods should not say opposite things, nor things that are far apart."""
-    gap = abs(own.value - model.value) / spread
+    """Two different methods should not say opposite things, nor things that are far apart.
+
+    Far is measured in spreads of returns; or, where both say the same of a policy, in halves of the
+    difference to the behaviour that both grant it: returns of short episodes spread by less than values do.
+    """
+    apart = [each.value - behaviour for each in (own, model)]
+    granted = min(map(abs, apart)) / 2.0 if apart[0] * apart[1] > 0.0 else 0.0
+    gap = abs(own.value - model.value) / max(spread, granted)
     numbers = {"gap": gap, "model_value": model.value}
     sides = (own.value - behaviour) * (model.value - behaviour)
     overlap = _overlap(own, model)
@@ -364,7 +370,7 @@ def second_opinion(
     if gap > config.disagreement_limit and not overlap and not clearly_worse:
         reason = (
             f"Two methods are far apart: {own.value:.4g} by fitted values, {model.value:.4g} by a model of "
-            f"the dynamics, {gap:.1f} spreads of returns."
+            f"the dynamics, {gap:.1f} times what they may."
         )
         return Check("refused", reason, numbers)
     outcome: Outcome = "passed" if overlap or gap < config.falsification_error_limit else "warned"

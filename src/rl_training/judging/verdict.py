@@ -16,6 +16,10 @@ from rl_training.judging.log import Float64Array
 Verdict = Literal["better", "worse", "indistinguishable", "refused"]
 Outcome = Literal["passed", "warned", "refused"]
 
+ALIKE = 0.25
+"""Two methods that learn from one log err alike in part: the truth may lie beyond both, by so much of the way
+from one to the other."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -233,14 +237,15 @@ def interval(
 
 
 def combined(first: Interval, second: Interval, *, together: bool) -> Interval:
-    """The first method's value, or what both say together, with an interval that spans both.
+    """The first method's value, or what both say together, with an interval that spans both and more.
 
     Each sees what the other cannot: resampling shows noise, another method shows extrapolation. Together,
     each counts the more the narrower it is: the spread of networks, or of worlds, tells where a method fails.
     """
     lows, highs = (first.low, second.low), (first.high, second.high)
-    low = None if None in lows else min(each for each in lows if each is not None)
-    high = None if None in highs else max(each for each in highs if each is not None)
+    beyond = ALIKE * abs(first.value - second.value)
+    low = None if None in lows else min(each for each in lows if each is not None) - beyond
+    high = None if None in highs else max(each for each in highs if each is not None) + beyond
     return Interval(weighted(first, second) if together else first.value, low, high)
 
 

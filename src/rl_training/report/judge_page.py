@@ -92,22 +92,30 @@ def beside_the_log(judgement: Judgement, title: str, bars: Sequence[Bar], note: 
 def verdict_table(judgement: Judgement, ranked: Sequence[PolicyJudgement]) -> Table:
     own, per_step = judgement.behaviour, judgement.per_step
     rows: list[tuple[Cell, ...]] = [
-        (each.name, each.verdict, with_interval(each), per_step(each.value), with_interval(each.difference))
+        (
+            each.name,
+            each.verdict,
+            with_interval(each),
+            per_step(each.value),
+            with_interval(each.difference),
+            None if each is ranked[0] else with_interval(judgement.compare(each.name, ranked[0].name)),
+        )
         for each in ranked
     ]
-    rows.append(("the logged behaviour", None, with_interval(own), per_step(own.value), None))
+    rows.append(("the logged behaviour", None, with_interval(own), per_step(own.value), None, None))
     rows += [
-        (f"operator {each.name}", None, with_interval(each), per_step(each.value), None)
+        (f"operator {each.name}", None, with_interval(each), per_step(each.value), None, None)
         for each in judgement.operators
     ]
     note = (
         "Value: expected sum of discounted rewards from the first state of an episode. Refused policies keep "
-        "their numbers, but these must not be relied on."
+        "their numbers, but these must not be relied on. Differences are taken network by network, so that "
+        "what all share cancels: their intervals are narrower than those of values."
     )
     tied = [each.name for each in judgement.ties()]
     if len(tied) > 1:
         note += f" {tied[0]} comes first, but this log cannot tell it from: {', '.join(tied[1:])}."
-    header = ("policy", "verdict", "value", "per step", "difference to the log")
+    header = ("policy", "verdict", "value", "per step", "difference to the log", "to the first")
     return Table("Is it better than what was logged?", header, tuple(rows), note)
 
 
