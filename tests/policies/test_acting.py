@@ -150,7 +150,9 @@ def test_who_has_a_memory_says_what_to_use(policy: Policy) -> None:
     for ask in (policy.predict, policy.predict_guarded):
         with pytest.raises(UserError, match=r"step it with controller = policy\.controller\(\)"):
             ask([1.0, 2.0, 3.0])
-    with pytest.raises(UserError, match="files with a memory are not written yet"):
+    with pytest.raises(
+        UserError, match="files hold the past as signals, not as the memory 'test_remembering'"
+    ):
         trace_policy(policy)
     with pytest.raises(UserError, match="takes 5 observations and gives 1 actions, the spaces have 3 and 1"):
         Policy(policy.actor, SPACES)

@@ -18,10 +18,14 @@ from rl_training.core.signals import Program, Signals
 from rl_training.core.spaces import Spaces, unit_spaces
 from rl_training.core.transforms import RewardTransform
 from rl_training.policies.acting import Controller
+from rl_training.policies.export.torchscript import quiet_deprecation
+from rl_training.policies.export.trace import trace_policy
 from rl_training.policies.guard import Fallback
+from rl_training.policies.loading import load_policy
 from rl_training.policies.policy import Policy, pack_policy, unpack_policy
 from rl_training.policies.signals import RateLimit, SignalMemory
 from rl_training.policies.torch_signals import TorchSignals
+from rl_training.runs.export import export_policy
 from rl_training.runs.saved import open_run
 from rl_training.runs.train import train
 from rl_training.runtime import replay
@@ -268,3 +272,99 @@ def test_a_run_with_history_in_an_environment_resumes_in_the_middle_of_an_episod
         open_run(each.run_dir).policy.act(np.ones((1, 11), np.float32)) for each in (whole, resumed)
     )
     np.testing.assert_array_equal(left, right)
+
+
+# ---- files
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Any:
+    """A policy with every kind of signal, a rate and a distribution, in the three formats."""
+    texts = ("x", "lags(a, 2)", "lag(x, 3)", "mean(y, 3)", "sum(x - y, -1, 1)", "steps() % 3 < 2 and y != 0")
+    more = (
+        "where(x > y, x ** 2, -y / (2 + abs(x)))",
+        "lag(mean(x, 2), 2)",
+        "clip(x, -0.5, 0.5)",
+        "min(x, y) == x",
+    )
+    program = Program((*texts, *more), ("x", "y"), ("a",))
+    recipe = get_recipe("sac")
+    config = recipe.settings.build({"hidden_sizes": [8]})
+    learner = recipe.build_learner(config, unit_spaces(program.width, 1), seed=0, device=CPU)
+    learner.policy.memory = SignalMemory.of(Signals(program, (FIRST,), (0.3,)))
+    spaces = Spaces(2, (-2.0,), (2.0,))
+    learner.policy.set_units(spaces)
+    own = learner.policy.snapshot()
+    state: Any = {
+        "config": TrainConfig(algo="sac", env_id=COUNT, total_timesteps=1, output_dir=".").to_dict(),
+        "algo": "sac",
+        "algo_class": "SAC",
+        "dataset": None,
+        "counters": {"global_step": 0, "gradient_steps": 0},
+        "versions": {},
+        "results": {},
+        "reference": None,
+    }
+    files = [tmp_path / f"policy{suffix}" for suffix in (".safetensors", ".onnx", ".pt")]
+    for file in files:
+        export_policy(own, state, file, distribution=True)
+    return own, files
+
+
+def test_every_file_steps_as_the_log_and_the_live_policy_do(exported: Any) -> None:
+    """log = step by step = numpy = ONNX, to 1e-6; TorchScript with its own state."""
+    policy, (light, onnx, script) = exported
+    rng = np.random.default_rng(3)
+    obs = rng.normal(size=(24, 2)).astype(np.float32)
+    ends = np.arange(24) % 9 == 8
+    loaded = [policy, load_policy(light), load_policy(onnx)]
+    done = []
+    for each in loaded:
+        controller, actions = each.controller(), []
+        for row, over in zip(obs, ends, strict=True):
+            actions.append(controller.act(row).action)
+            if over:
+                controller.reset()
+        done.append(np.array(actions))
+    np.testing.assert_allclose(done[1], done[0], atol=1e-6)
+    np.testing.assert_allclose(done[2], done[0], atol=1e-6)
+    program = policy.memory.program
+    asked = program.over_log(obs, done[0], rows_since_start(ends), [FIRST])
+    np.testing.assert_allclose(policy.act(asked), done[0], atol=1e-6)
+    with quiet_deprecation():
+        module = torch.jit.load(script)  # type: ignore[no-untyped-call]
+    state, last = torch.zeros(1, policy.memory.state_size, dtype=torch.float64), torch.tensor([[FIRST]])
+    for row, over, wanted in zip(obs, ends, done[0], strict=True):
+        first = torch.tensor([[float(over is None or not state.any())]])
+        out = module(torch.from_numpy(row[None]), last, first, state)
+        np.testing.assert_allclose(out[0].numpy()[0], wanted, atol=1e-6)
+        last, state = out[0], out[-1]
+        if over:
+            state, last = torch.zeros_like(state), torch.tensor([[FIRST]])
+
+
+def test_an_onnx_file_with_a_past_says_what_it_takes(exported: Any) -> None:
+    import onnxruntime
+
+    policy, (light, onnx, _) = exported
+    session = onnxruntime.InferenceSession(str(onnx))
+    size = policy.memory.state_size
+    inputs = {each.name: (each.shape[-1], each.type) for each in session.get_inputs()}
+    assert inputs == {
+        "obs": (2, "tensor(float)"),
+        "previous_action": (1, "tensor(float)"),
+        "first": (1, "tensor(float)"),
+        "state": (size, "tensor(double)"),
+    }
+    assert [each.name for each in session.get_outputs()] == ["action", "mean", "log_std", "next_state"]
+    with pytest.raises(UserError, match="step it with controller"):
+        load_policy(light).predict([0.0, 1.0])
+    card = light.with_name(light.name + ".md").read_text()
+    assert "lag(a, 2)" in card and "previous_action" in card
+
+
+def test_a_plain_file_keeps_its_signature(tmp_path: Path) -> None:
+    recipe = get_recipe("sac")
+    learner = recipe.build_learner(recipe.settings.build({"hidden_sizes": [4]}), SPACES, seed=0, device=CPU)
+    program = trace_policy(learner.policy.snapshot())
+    assert program.inputs == () and list(program.outputs) == ["action"]

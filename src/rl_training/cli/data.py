@@ -120,6 +120,7 @@ def inspect(
     from rl_training.data.convert import read_location, source_location
     from rl_training.data.inspect import inspect_log, plot_inspection
     from rl_training.data.reading import DataWarning
+    from rl_training.data.signals import log_with_signals
 
     if plot is not None and no_plot:
         raise ConfigError(f"--plot {plot} and --no-plot contradict each other; give one of them")
@@ -133,7 +134,7 @@ def inspect(
         warnings.simplefilter("ignore", DataWarning)  # they are part of the report
         log = read_location(place, exact=True, lenient=True, fields=fields)
     spaces = _stated_spaces(log, env_id, action_low, action_high) or _named_spaces(log.info.env_id)
-    found = inspect_log(log, spaces)
+    found = inspect_log(log_with_signals(log, lenient=True), spaces)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -80,6 +80,10 @@ def predict(
         values = read_observations(obs, obs_file, names)
     else:
         values = np.concatenate([chunk.rows for chunk in chunks])
+    if policy.guard_facts is None and policy.memory is not None:  # rows that follow each other
+        rows = policy.spaces.check_observations(values)
+        print_json(policy.controller().act(rows).action.tolist())
+        return
     if policy.guard_facts is None:
         print_json(policy.predict(values).tolist())
         return

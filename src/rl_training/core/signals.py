@@ -211,6 +211,13 @@ class Program:
                 nodes.add(node)
         return Program(tuple(texts), self.columns, self.actions)
 
+    @cached_property
+    def plain_places(self) -> list[int]:
+        """Which signal is each column itself; empty where a column is seen through formulas alone."""
+        places = {node: place for place, node in enumerate(self.nodes)}
+        found = [places.get(Column(name)) for name in self.columns]
+        return [] if None in found else [place for place in found if place is not None]
+
     def unit_of(self, units: Mapping[str, str]) -> dict[str, str]:
         """The units of signals that have that of a column."""
         found = {}

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from rl_training.config.data import AUTO, DatasetSource, source_kinds
+from rl_training.config.data import ASKED_FIELDS, AUTO, DatasetSource, TableFields, source_kinds
 from rl_training.core.errors import ConfigError, WrongTypeError
 from rl_training.core.types import Facts
 from rl_training.data.convert import read_location, source_location
@@ -68,7 +68,8 @@ def as_dataset(
     """
     columns, fields = columns or {}, fields or {}
     if isinstance(given, TransitionDataset):
-        return given
+        asked = TableFields.build({key: fields[key] for key in ASKED_FIELDS if key in fields})
+        return given if given.info.signals is not None else given.with_history(asked.history, asked.rate)
     if isinstance(given, str | os.PathLike):
         mapped = {**fields, "columns": columns} if columns else fields
         log = read_location(source_location(os.fspath(given)), fields=mapped)

@@ -168,7 +168,7 @@ def critic_of_state(state: Facts, config: TrainConfig, policy: Policy) -> Traine
     changed = clipped or settings.get("reward_shift") or settings.get("normalize_reward")
     if changed or not issubclass(recipe.model, CriticModel):
         return None
-    model = recipe.model.from_config(config.run_config(), policy.spaces, None)
+    model = recipe.model.from_config(config.run_config(), policy.asked_spaces, None)
     saved = state["learner"]["tensors"]
     model.load_state_dict({name: saved[f"model.{name}"] for name in model.state_dict()})
     scale, by_time = float(settings.get("reward_scale", 1.0)), bool(settings.get("discount_by_time"))

@@ -13,7 +13,9 @@ import numpy as np
 from rl_training.algorithms.dynamics import Dynamics
 from rl_training.core.errors import DataError, UserError, WrongTypeError
 from rl_training.core.machine import one_thread
+from rl_training.core.signals import Signals
 from rl_training.core.spaces import Box, Part, Spaces
+from rl_training.data.info import DataInfo
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.rows import as_array
 from rl_training.judging import checks
@@ -38,6 +40,7 @@ from rl_training.judging.policies import (
     PolicyActions,
     Predicts,
     actions_in_the_log,
+    asked_by_log,
     check_fits,
     check_predicts,
     draws_check,
@@ -103,7 +106,7 @@ def judge(
     enough = checks.enough_episodes(log, config)  # known before anything is fitted
     if enough.outcome == "refused":
         raise DataError(f"{data.info.source}: {enough.reason}")
-    candidates = named_policies(policies, log, parts)
+    candidates = named_policies(policies, log, data.info, parts)
     for policy in candidates:
         check_fits(policy, log, data.info.source, data.info.spaces)
     actions = actions_in_the_log(candidates, log, config)
@@ -131,6 +134,7 @@ def judge(
         else None,
         critics=critics or {},
         shared={"episodes": enough, "falsification": checks.falsification(log, fitted, config), **hidden},
+        signals=data.info.signals,
     )
     judged = []
     for index, (policy, own) in enumerate(zip(candidates, actions, strict=True)):
@@ -182,7 +186,9 @@ def names_of_shares(data: TransitionDataset, parts: Spaces) -> NameOf:
     return name
 
 
-def named_policies(policies: Policies, log: JudgedLog, parts: Spaces | None = None) -> list[JudgedPolicy]:
+def named_policies(
+    policies: Policies, log: JudgedLog, info: DataInfo, parts: Spaces | None = None
+) -> list[JudgedPolicy]:
     """Every policy with a name of its own."""
     if isinstance(policies, Mapping):
         named = dict(policies)
@@ -196,7 +202,10 @@ def named_policies(policies: Policies, log: JudgedLog, parts: Spaces | None = No
     for name, policy in named.items():
         check_predicts(name, policy)
     width = log.actions.shape[1]
-    return [JudgedPolicy(name, policy_inside(policy), width, parts) for name, policy in named.items()]
+    return [
+        JudgedPolicy(name, asked_by_log(name, policy_inside(policy), info), width, parts)
+        for name, policy in named.items()
+    ]
 
 
 def policy_inside(policy: Predicts) -> Predicts:
@@ -252,6 +261,8 @@ class PolicyJudge:
     importance: ImportanceSampling | None
     critics: Mapping[str, TrainedCritic]
     shared: Mapping[str, Check]
+    signals: Signals | None = None
+    """what the log's observations are made of, where that is more than columns"""
 
     def judge(self, index: int, policy: JudgedPolicy, actions: PolicyActions) -> PolicyJudgement:
         found = {**self.shared, "convergence": self.convergence(index)}
@@ -329,7 +340,7 @@ class PolicyJudge:
         self, dynamics: Dynamics, policy: JudgedPolicy, fitted: Interval
     ) -> tuple[Interval, tuple[float, ...], dict[str, Check]]:
         """The value in the model and in each of its worlds; whether the policy leads out of the log."""
-        rolled = roll_out(dynamics, self.log, policy, self.config)
+        rolled = roll_out(dynamics, self.log, policy, self.config, self.signals)
         # Worlds of single networks lie further apart than what the log leaves open: their mean counts.
         model = interval(rolled.values, self.config.confidence, of_mean=True)
         if self.log.discounts is not None:
@@ -378,7 +389,7 @@ class PolicyJudge:
         critic = self.critics.get(policy.name)
         if critic is None or not critic.discounts_like(self.log):
             return None
-        trained = critic.values(self.log.obs, self.log.actions)
+        trained = critic.values(policy.asked(self.log.obs), self.log.actions)
         return checks.critic_optimism(self.log, self.fitted, index, trained, self.config)
 
     def evidence(self, index: int, actions: PolicyActions, distances: Float64Array) -> Evidence:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.dynamics import Dynamics
+from rl_training.core.signals import Signals
 from rl_training.core.streams import derive_seed, torch_generator
 from rl_training.judging.fit import FitCache, OnProgress, Rows, fit
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
@@ -64,8 +65,37 @@ def fit_dynamics(
     return learner
 
 
+class FollowedSignals:
+    """Signals of predicted columns: what a network would predict of lags drifts apart from what they lag.
+
+    Rollouts begin with episodes, so that nothing lies before them but the fill of past actions.
+    """
+
+    def __init__(self, signals: Signals, log: JudgedLog, first: FloatArray) -> None:
+        self.program, self.scale = signals.program, log.obs_scale
+        self.columns = self.program.plain_places
+        rows = len(first)
+        done = np.tile(np.array(signals.first_action, dtype=np.float32), (rows, 1))
+        nothing = np.zeros((rows, self.program.layout.size))
+        seen = first[:, self.columns]
+        self.state = self.program.step(seen, done, nothing, np.ones(rows, dtype=np.bool_))[1]
+
+    def follow(self, predicted: Tensor, actions: FloatArray) -> Tensor:
+        """Scaled observations `[worlds, n, width]` of which the columns count, as they follow `actions`."""
+        obs = self.scale.undo(predicted.reshape(-1, predicted.shape[-1]).numpy())
+        going_on = np.zeros(len(obs), dtype=np.bool_)
+        signals, self.state = self.program.step(obs[:, self.columns], actions, self.state, going_on)
+        return torch.from_numpy(self.scale.apply(signals)).reshape(predicted.shape)
+
+
 @torch.no_grad()
-def roll_out(learner: Dynamics, log: JudgedLog, policy: JudgedPolicy, config: JudgeConfig) -> Rollouts:
+def roll_out(
+    learner: Dynamics,
+    log: JudgedLog,
+    policy: JudgedPolicy,
+    config: JudgeConfig,
+    signals: Signals | None = None,
+) -> Rollouts:
     """Follow the policy from logged first states, each member in a world of its own.
 
     Members keep to their own world for a whole rollout, so that their spread says how far the value depends
@@ -79,6 +109,11 @@ def roll_out(learner: Dynamics, log: JudgedLog, policy: JudgedPolicy, config: Ju
     members = dynamics.members
     state, alive = first.expand(members, -1, -1), torch.ones(members, len(first), dtype=torch.float64)
     act = rollout_actions(policy, members, config)
+    followed = None
+    columns = 0 if signals is None else len(signals.program.actions)
+    if signals is not None and signals.program.plain_places and log.actions.shape[1] == columns:
+        everywhere = log.obs[log.starts[chosen]]
+        followed = FollowedSignals(signals, log, np.tile(everywhere, (members, 1)))
     steps = rollout_steps(log)
     sampled = set(np.unique((-log.horizon * np.log1p(-np.linspace(0, 0.99, _SAMPLED_STEPS))).astype(int)))
     met: list[tuple[FloatArray, FloatArray]] = []
@@ -100,7 +135,7 @@ def roll_out(learner: Dynamics, log: JudgedLog, policy: JudgedPolicy, config: Ju
         earned[step] = (alive * (reward * scale.spread + scale.center)).mean(-1)
         if learner.has_ends:
             alive = alive * (1.0 - dynamics.end_odds(state, scaled, following).sigmoid().double())
-        state = following
+        state = following if followed is None else followed.follow(following, actions)
     met_obs, met_actions = (np.concatenate(parts) for parts in zip(*met, strict=True))
     return Rollouts(_discounted(earned, log), met_obs, met_actions)
 

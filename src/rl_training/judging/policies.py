@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,14 +11,18 @@ import torch
 from torch import Tensor
 
 from rl_training.core.errors import DataError, UserError, WrongTypeError
+from rl_training.core.expressions import Column, Node
 from rl_training.core.spaces import Spaces
 from rl_training.core.streams import torch_generator
+from rl_training.data.info import DataInfo
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.verdict import Check
 from rl_training.models.actors import draw_many, gaussian_log_prob, squashed_log_prob
 from rl_training.models.choices import FactoredActor
+from rl_training.policies.opened import DeployedPolicy
 from rl_training.policies.policy import Policy
+from rl_training.policies.signals import SignalMemory, rate_limit_of
 
 _CHUNK = 16_384
 OUTSIDE_TOLERANCE = 0.01
@@ -73,6 +77,11 @@ class JudgedPolicy:
     @property
     def can_draw(self) -> bool:
         return head_of(self.predictor) is not None
+
+    def asked(self, obs: FloatArray) -> FloatArray:
+        """What the policy is asked with, of observations of the log."""
+        policy = self.predictor
+        return policy.asked(obs) if isinstance(policy, AskedWithSignals) else obs
 
     def actions(self, obs: FloatArray) -> FloatArray:
         """`[n, obs_dim]` -> `[n, action_dim]`, in the user's units."""
@@ -150,6 +159,67 @@ def in_parts(policy: Predicts, obs: FloatArray | Tensor) -> tuple[Tensor, Tensor
     """Means of boxes and log-probabilities of levels, and log std."""
     assert isinstance(policy, Policy) and isinstance(policy.actor, FactoredActor)
     return policy.actor.distribution(policy.prepared(torch.as_tensor(obs)))
+
+
+class AskedWithSignals:
+    """A policy asked with the signals of a log, of which its own memory would make some, step by step."""
+
+    def __init__(self, policy: Policy | DeployedPolicy, places: Sequence[int], width: int) -> None:
+        self.policy, self.places = policy, list(places)
+        self.spaces = replace(policy.spaces, obs_dim=width)
+        actor = policy.actor.kind if isinstance(policy, Policy) else policy.metadata["actor"]["kind"]
+        self.metadata = {"actor": {"kind": actor}}
+
+    def predict(self, obs: FloatArray) -> FloatArray:
+        return self.policy.act(self.asked(obs))
+
+    def asked(self, obs: FloatArray) -> FloatArray:
+        return np.ascontiguousarray(obs[:, self.places])
+
+    @property
+    def has_distribution(self) -> bool:
+        """A rate limit cuts what is drawn, and what is cut has no density; nor are choices drawn here."""
+        plain = rate_limit_of(self.policy.memory) is None and not self.policy.spaces.choices
+        return self.policy.has_distribution and plain
+
+    def distribution(self, obs: FloatArray) -> tuple[Any, Any]:
+        rows = self.asked(obs)
+        if isinstance(self.policy, Policy):
+            return self.policy.distribution(torch.from_numpy(rows))
+        return self.policy.distribution(rows)
+
+
+def asked_by_log(name: str, policy: Predicts, info: DataInfo) -> Predicts:
+    """The policy as it is asked in the rows of a log, whose observations may be signals of more than one."""
+    memory = getattr(policy, "memory", None)
+    if info.signals is None:
+        if isinstance(memory, SignalMemory):
+            listed = ", ".join(memory.program.names)
+            raise DataError(
+                f"policy {name} is asked with {listed}, but {info.source} is read without them: do so "
+                f'(--obs "{", ".join(memory.program.texts)}")'
+            )
+        return policy
+    if not isinstance(policy, Policy | DeployedPolicy):
+        return policy
+    program = info.signals.program
+    if isinstance(policy, DeployedPolicy) and memory is not None:
+        raise DataError(
+            f"policy {name} is a file that keeps its past itself: judge the run that it was exported from"
+        )
+    wanted: Sequence[Node] = [Column(each) for each in policy.features.observations or program.columns]
+    if isinstance(memory, SignalMemory):
+        wanted = memory.program.nodes
+    names = memory.program.names if isinstance(memory, SignalMemory) else policy.features.observations
+    places = {node: place for place, node in enumerate(program.nodes)}
+    missing = [index for index, node in enumerate(wanted) if node not in places]
+    if missing:
+        lacks = ", ".join(names[index] for index in missing) if names else "the columns themselves"
+        raise DataError(
+            f"policy {name} is asked with {lacks}, which {info.source} is read without; read it with all "
+            "that the policies are asked with (--obs, --history)"
+        )
+    return AskedWithSignals(policy, [places[node] for node in wanted], program.width)
 
 
 def head_of(policy: Predicts) -> str | None:

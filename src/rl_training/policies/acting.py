@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol, Self
 
@@ -267,6 +268,13 @@ class ActingPolicy:
         other = copy(self)
         other.inputs = with_defaults(self.inputs, chosen)
         return other
+
+    @property
+    def asked_spaces(self) -> Spaces:
+        """The spaces with as many observations as the policy is asked with, memory and all."""
+        if self.memory is None:
+            return self.spaces
+        return replace(self.spaces, obs_dim=self.memory.feature_dim)
 
     @property
     def guard_facts(self) -> GuardFacts | None:

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.errors import UserError
 from rl_training.core.files import parse_json, plain_json
+from rl_training.core.over_log import BoolArray
 from rl_training.core.schema import MAX_WIDTH, ReferenceFacts, SchemaProblem, fact, read_facts
 from rl_training.core.spaces import FeatureNames, FloatArray, Spaces
 from rl_training.core.types import Array, Facts, State
 from rl_training.core.version import library_versions
-from rl_training.policies.acting import NOTHING_CHOSEN, ActingPolicy
+from rl_training.policies.acting import NOTHING_CHOSEN, REMEMBERS, ActingPolicy
 from rl_training.policies.export.program import MOST_NODES, upgraded_metadata
 from rl_training.policies.guard import GuardFacts
-from rl_training.policies.inputs import Given, inputs_of
+from rl_training.policies.inputs import Given, Inputs, columns_of, inputs_of
+from rl_training.policies.signals import SignalMemory
 
 if TYPE_CHECKING:
     from rl_training.policies.export.program import Program
@@ -48,6 +50,7 @@ def describe_policy(state: Facts, policy: Policy, program: Program, run: str | N
         "program": program.description(),
         "guard": None if policy.guard is None else policy.guard.facts.to_dict(),
         **({"inputs": [each.to_dict() for each in policy.inputs]} if policy.inputs else {}),
+        **({} if policy.memory is None else {"memory": policy.memory.to_dict()}),
         "training": {
             "run": run,
             "seed": config["seed"],
@@ -124,6 +127,7 @@ class PolicyFacts:
     features: FeatureNames | None = None
     guard: Facts | None = None
     inputs: tuple[Facts, ...] = ()
+    memory: Facts | None = None
     program: ProgramFacts | None = None
     log_std_range: tuple[float, ...] | None = None
 
@@ -150,15 +154,79 @@ def parse_metadata(text: str, path: Path) -> State:
         raise damaged(path, "its metadata is incomplete") from problem
     try:
         read_facts(PolicyFacts, known)
-        inputs_of(known.get("inputs"))
-    except (SchemaProblem, ConfigError, KeyError, TypeError, ValueError) as problem:
+        FileInputs.of(known)
+    except (SchemaProblem, UserError, KeyError, TypeError, ValueError) as problem:
         raise damaged(path, problem) from None
     return known
 
 
-def input_names(metadata: Facts) -> tuple[str, ...]:
-    """What its program is given beside observations."""
-    return tuple(each["name"] for each in metadata.get("inputs", ()))
+PREVIOUS, FIRST, STATE, NEXT_STATE = "previous_action", "first", "state", "next_state"
+"""What a file with a past takes beside observations, and gives beside actions."""
+
+
+class FileMemory(SignalMemory):
+    """The past as a file takes it: `[obs, previous_action, first, state]`, of which the file makes signals.
+
+    The state afterwards is the file's own output `next_state`, computed here too, as it is wanted before the
+    file is asked.
+    """
+
+    def __init__(self, settings: Facts, spaces: Spaces) -> None:
+        super().__init__(**settings)
+        sizes = (len(self.program.columns), len(self.program.actions))
+        if sizes != (spaces.obs_dim, spaces.action_columns) or not self.first_action:
+            raise UserError("its signals do not fit its observations and actions")
+        self.feature_dim = spaces.obs_dim + spaces.action_columns + 1 + self.state_size
+
+    def features(
+        self, obs: FloatArray, last_action: FloatArray, state: Array, first: BoolArray
+    ) -> tuple[Array, Array]:
+        signals, after = super().features(obs, last_action, state, first)
+        sound = np.isfinite(signals).all(axis=1, keepdims=True)
+        table = np.concatenate([obs, last_action, first[:, None], state], axis=1, dtype=np.float64)
+        return np.where(sound, table, np.nan), after
+
+
+@dataclass(frozen=True)
+class FileInputs:
+    """What a file's program is given: observations, the past where it has one, numbers chosen meanwhile."""
+
+    spaces: Spaces
+    chosen: Inputs
+    memory: FileMemory | None
+
+    @classmethod
+    def of(cls, metadata: Facts) -> FileInputs:
+        spaces, past = Spaces.from_dict(metadata["spaces"]), metadata.get("memory")
+        memory = None if past is None else FileMemory(past, spaces)
+        return cls(spaces, inputs_of(metadata.get("inputs")), memory)
+
+    @property
+    def asked_dim(self) -> int:
+        """Numbers that a controller asks with."""
+        return self.spaces.obs_dim if self.memory is None else self.memory.feature_dim
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Every input by name, in the order of the program's, with how many numbers it has for a row."""
+        found = {"obs": self.spaces.obs_dim}
+        if self.memory is not None:
+            found |= {PREVIOUS: self.spaces.action_columns, FIRST: 1}
+            found |= {STATE: self.memory.state_size} if self.memory.state_size else {}
+        return found | {each.name: 1 for each in self.chosen}
+
+    def given(self, asked: Array, chosen: Given) -> dict[str, Array]:
+        """The inputs for what a controller asks with, `[n, …]`."""
+        columns: dict[str, Array] = dict(columns_of(self.chosen, chosen, len(asked)))
+        if self.memory is None:
+            return {"obs": asked, **columns}
+        sizes = {name: size for name, size in self.widths.items() if name not in columns}
+        ends = np.cumsum(list(sizes.values()))
+        found = {
+            name: np.ascontiguousarray(part, dtype=np.float64 if name == STATE else np.float32)
+            for name, part in zip(sizes, np.split(asked, ends[:-1], axis=1), strict=True)
+        }
+        return {**found, **columns}
 
 
 # What every opened policy file offers, whatever computes it.
@@ -178,7 +246,8 @@ class DeployedPolicy(ActingPolicy, ABC):
         self.metadata = dict(metadata)
         self.spaces = Spaces.from_dict(metadata["spaces"])
         self.features = FeatureNames.from_dict(metadata.get("features"))
-        self.inputs = inputs_of(metadata.get("inputs"))
+        self.file_inputs = FileInputs.of(metadata)
+        self.inputs, self.memory = self.file_inputs.chosen, self.file_inputs.memory
         if metadata.get("guard") is not None:
             self.guard_facts = GuardFacts.from_dict(metadata["guard"], self.spaces)
 
@@ -198,6 +267,8 @@ class DeployedPolicy(ActingPolicy, ABC):
         """Mean and log std in [-1, 1] units; `metadata["actor"]["draws"]` says how to draw from them."""
         if not self.has_distribution:
             raise UserError("this file holds no distribution: export it with --distribution")
+        if self.memory is not None:
+            raise UserError(REMEMBERS)
         values = self.spaces.check_observations(obs)
         mean, log_std = self.compute(np.atleast_2d(values), DISTRIBUTION)
         return (mean, log_std) if values.ndim == 2 else (mean[0], log_std[0])
@@ -217,4 +288,6 @@ class DeployedPolicy(ActingPolicy, ABC):
         """Every output that the metadata speaks of, and how many numbers it has for an observation."""
         names = [*ACTION, *(DISTRIBUTION if self.has_distribution else ())]
         novelty = {} if self.guard_facts is None else {"novelty": 1}
-        return dict.fromkeys(names, self.spaces.action_columns) | novelty
+        size = 0 if self.memory is None else self.memory.state_size
+        state = {NEXT_STATE: size} if size else {}
+        return dict.fromkeys(names, self.spaces.action_columns) | novelty | state

@@ -46,9 +46,10 @@ class RateLimit:
             np.array(bounds, dtype=np.float32)[list(self.columns)]
             for bounds in (spaces.action_low, spaces.action_high)
         )
-        last = np.clip(before[:, self.columns], low, high)
+        last = np.clip(before[:, self.columns], low, high).astype(np.float64)
+        least, most = np.float32(last - self.rates), np.float32(last + self.rates)
         limited = actions.copy()
-        limited[:, self.columns] = np.clip(actions[:, self.columns], last - self.rates, last + self.rates)
+        limited[:, self.columns] = np.clip(actions[:, self.columns], least, most)
         return limited
 
     def before(self, asked: FloatArray, spaces: Spaces) -> FloatArray:

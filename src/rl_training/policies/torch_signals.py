@@ -107,10 +107,11 @@ class TorchRateLimit:
         places, rates = np.zeros(size, dtype=np.int64), np.full(size, self.FREE)
         places[list(limit.columns)], rates[list(limit.columns)] = limit.signals, limit.rates
         self.places = torch.from_numpy(places).to(device)
-        self.rates = torch.from_numpy(rates.astype(np.float32)).to(device)
+        self.rates = torch.from_numpy(rates).to(device)
 
     def limited(self, actions: Tensor, asked: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Actions `[…, action_columns]` in their units, as they may run."""
         last = asked.index_select(-1, self.places).float()
-        last = torch.minimum(torch.maximum(last, low), high)
-        return torch.minimum(torch.maximum(actions, last - self.rates), last + self.rates)
+        last = torch.minimum(torch.maximum(last, low), high).double()
+        least, most = (last - self.rates).float(), (last + self.rates).float()
+        return torch.minimum(torch.maximum(actions, least), most)

@@ -21,15 +21,23 @@ from rl_training.data.convert import read_location, source_location
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import check_dimensions
 from rl_training.data.splits import split_episodes
-from rl_training.policies.acting import NOTHING_CHOSEN
+from rl_training.policies.acting import NOTHING_CHOSEN, Acting, known_rows
 from rl_training.policies.export.card import model_card
 from rl_training.policies.export.program import Program
 from rl_training.policies.export.trace import trace_policy
 from rl_training.policies.guard import middle_action
 from rl_training.policies.guard_fitting import Guard, GuardConfig, fit_guard
 from rl_training.policies.inputs import Given
-from rl_training.policies.opened import ACTION, GUARDED, DeployedPolicy, describe_policy
+from rl_training.policies.opened import (
+    ACTION,
+    GUARDED,
+    NEXT_STATE,
+    DeployedPolicy,
+    FileInputs,
+    describe_policy,
+)
 from rl_training.policies.policy import Policy, policy_of_state
+from rl_training.policies.signals import SignalMemory
 from rl_training.runs.directory import sister_scores
 from rl_training.runs.saved import SavedRun, acting_fields
 
@@ -172,8 +180,11 @@ def export_policy(
     encode, decode = codec(chosen)
     content = encode(policy, program, metadata)
     compute = decode(content, metadata)
-    check_same_actions(policy, compute, target)
-    if policy.guard is not None:
+    if policy.memory is not None:
+        check_same_steps(policy, compute, FileInputs.of(metadata), target)
+    else:
+        check_same_actions(policy, compute, target)
+    if policy.guard is not None and policy.memory is None:
         check_same_novelty(policy, compute, target)
     try:
         with replace_file(target) as file:
@@ -233,7 +244,9 @@ def codec(format: str) -> tuple[Encode, Decode]:
 
 
 def named_outputs(policy: DeployedPolicy) -> Compute:
-    names = ACTION if policy.guard_facts is None else GUARDED
+    names: tuple[str, ...] = ACTION if policy.guard_facts is None else GUARDED
+    if policy.memory is not None:
+        names = tuple(policy.widths)
 
     def compute(obs: FloatArray, inputs: Given = NOTHING_CHOSEN) -> dict[str, FloatArray]:
         return dict(zip(names, policy.compute(obs, names, inputs), strict=True))
@@ -257,6 +270,30 @@ def check_same_novelty(policy: Policy, compute: Compute, target: Path) -> None:
     refuse_difference(np.abs(found - own) / np.maximum(own, 1.0), "novelty", target)
 
 
+def check_same_steps(policy: Policy, compute: Compute, inputs: FileInputs, target: Path) -> None:
+    """The same of a policy with a past: step by step, with episodes that begin in between."""
+    rows, spaces = 4, policy.spaces
+    live, filed = (Acting(spaces, memory, rows) for memory in (policy.memory, inputs.memory))
+    half = (np.array(spaces.action_high) - np.array(spaces.action_low)) / 2.0
+    for step, obs in enumerate(checked_observations(policy).reshape(-1, rows, spaces.obs_dim)):
+        asked, table = live.features(obs).astype(np.float32), filed.features(obs)
+        known = known_rows(table)
+        asked, table = (np.where(known[:, None], each, 0.0) for each in (asked, table))
+        found, own = compute(table), policy.act(asked)
+        refuse_difference(np.abs(found["action"] - own) / half, "actions", target)
+        if NEXT_STATE in found:
+            wanted = np.where(known[:, None], live.after[0], found[NEXT_STATE])
+            apart = np.abs(found[NEXT_STATE] - wanted) / np.maximum(1.0, np.abs(wanted))
+            refuse_difference(apart, "states", target)
+        if policy.guard is not None:
+            far = policy.act_with_novelty(asked.astype(np.float32))[1][:, 0]
+            apart = np.abs(found["novelty"][:, 0] - far) / np.maximum(far, 1.0)
+            refuse_difference(apart, "novelty", target)
+        for each in (live, filed):
+            each.follow(own)
+            each.reset(rows=np.arange(rows) == step % (2 * rows))
+
+
 def checked_inputs(policy: Policy) -> dict[str, FloatArray]:
     """Every input over its whole range."""
     draws = np.random.default_rng(1)
@@ -271,6 +308,13 @@ def checked_observations(policy: Policy) -> FloatArray:
     spaces = policy.spaces
     obs: FloatArray = np.random.default_rng(0).normal(size=(CHECKED_ROWS, spaces.obs_dim)).astype(np.float32)
     obs[CHECKED_ROWS // 2 :] *= 1000.0
+    if isinstance(policy.memory, SignalMemory):  # in the units of what is seen, where that is a signal too
+        places = policy.memory.program.plain_places
+        for step in policy.observation_steps:
+            if isinstance(step, ObservationNormalizer) and places:
+                std, mean = (each.cpu().numpy().astype(np.float32)[places] for each in (step.std, step.mean))
+                obs = obs * std + mean
+        return obs
     if policy.guard is not None:
         numbers = (policy.guard.scale, policy.guard.mean)
         scale, mean = (each[: spaces.obs_dim].cpu().numpy().astype(np.float32) for each in numbers)

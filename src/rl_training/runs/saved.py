@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import gymnasium as gym
 
-from rl_training.config.data import COLLECTED_KINDS, NO_DATA, TABLE_KINDS, OfflineDataFields, TableFields
+from rl_training.config.data import (
+    ASKED_FIELDS,
+    COLLECTED_KINDS,
+    NO_DATA,
+    TABLE_KINDS,
+    OfflineDataFields,
+    TableFields,
+)
 from rl_training.config.run import ControlFields, RunFields, TrainConfig, parse_config
 from rl_training.core.checkpoints import Checkpoint, resolve_checkpoint
 from rl_training.core.errors import CheckpointError, ConfigError, UserError, WrongTypeError, shown
@@ -482,6 +489,9 @@ def given_log(
         own = next((each for each in mapped if any(each.get("columns", {}).values())), {})
         columns = own.get("columns")
     others = {name: own[name] for name in own if name != "columns"}
+    if not own:
+        asked = ({key: run.table_fields.get(key) for key in ASKED_FIELDS} for run in runs)
+        others = next(({k: v for k, v in each.items() if v} for each in asked if any(each.values())), {})
     return as_dataset(data, columns, {**others, **fields}, name="data")
 
 

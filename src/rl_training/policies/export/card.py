@@ -10,6 +10,7 @@ from string import Template
 from scipy import stats
 
 from rl_training.core.errors import markdown_text, plain_text
+from rl_training.core.signals import Signals
 from rl_training.core.spaces import Choice, FeatureNames, choices_from, level_text
 from rl_training.core.types import Facts
 
@@ -106,6 +107,41 @@ _OBS_ALONE = """  auto input = Ort::Value::CreateTensor<float>(memory, obs.data(
   auto result = session.Run(Ort::RunOptions{}, in, &input, 1, out, 1);
 """
 
+_LIGHT_STEPS = """import numpy as np
+import rl_training
+
+controller = rl_training.load_policy("$file").controller()
+controller.reset()                                               # an episode begins
+step = controller.act(np.zeros($obs_dim))                        # the action to play now: step.action
+step = controller.act(np.zeros($obs_dim), applied=step.action)   # applied: what was really done before
+assert step.action.shape == ($action_dim,)"""
+
+_ONNX_STEPS = """import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("$file")
+given = {"previous_action": np.array([$first_action], np.float32), "first": np.ones((1, 1), np.float32)$zeros}
+for obs in np.zeros((3, 1, $obs_dim), np.float32):
+    out = session.run($outputs, {"obs": obs, **given$onnx_inputs})
+    given = {"previous_action": out[0], "first": np.zeros((1, 1), np.float32)$kept}
+assert out[0].shape == (1, $action_dim)"""
+
+_TORCH_STEPS = """import torch
+
+policy = torch.jit.load("$file")
+previous, first$torch_state = torch.tensor([$first_action]), torch.ones(1, 1)$torch_zeros
+with torch.inference_mode():
+    for obs in torch.zeros(3, 1, $obs_dim):
+        out = policy(obs, previous, first$torch_state$torch_inputs)
+        out = out if isinstance(out, tuple) else (out,)
+        previous, first$torch_state = out[0], torch.zeros(1, 1)$torch_kept
+assert out[0].shape == (1, $action_dim)"""
+
+_CPP_STEPS = """// As in Python: give obs, previous_action, first$cpp_state at every step,
+// and keep what comes out for the next one."""
+
+PYTHON_STEPS = {"safetensors": _LIGHT_STEPS, "onnx": _ONNX_STEPS, "torchscript": _TORCH_STEPS}
+"""The same of a policy with a past."""
 PYTHON = {"safetensors": _LIGHT, "onnx": _ONNX, "torchscript": _TORCH}
 CPP = {
     "safetensors": "// C++ programs load the ONNX form: rl-training export --format onnx --out policy.onnx\n"
@@ -231,7 +267,9 @@ def model_card(
         "obs_dim": spaces["obs_dim"],
         "action_dim": len(spaces["action_low"]),
         **input_lines(metadata),
+        **past_lines(metadata),
     }
+    remembers = metadata.get("memory") is not None
     return PAGE.substitute(
         names | (ENVIRONMENT if metadata["env_id"] else LOG),
         title=f"{trainer} policy for {where}",
@@ -240,7 +278,7 @@ def model_card(
         high=spaces["action_high"],
         inside=", ".join(inside),
         head=markdown_text(metadata["actor"]["draws"]),
-        inputs=inputs_text(metadata),
+        inputs=past_text(metadata) + inputs_text(metadata),
         features=features_text(metadata),
         scores=scores_text(
             metadata,
@@ -251,8 +289,8 @@ def model_card(
         limits=limits_text(metadata),
         guard=guard_text(metadata.get("guard")),
         libraries=LIBRARIES[format],
-        python=Template(PYTHON[format]).substitute(names),
-        cpp=Template(CPP[format]).substitute(names),
+        python=Template((PYTHON_STEPS if remembers else PYTHON)[format]).substitute(names),
+        cpp=Template(_CPP_STEPS if remembers else CPP[format]).substitute(names),
         versions=versions_text(metadata["versions"]),
     )
 
@@ -264,6 +302,48 @@ def code(value: object) -> str:
 
 def versions_text(versions: Facts) -> str:
     return markdown_text(", ".join(f"{name} {version}" for name, version in versions.items()))
+
+
+def past_text(metadata: Facts) -> str:
+    """Rows of a policy that is asked with its past: with what, and what a program has to hand on."""
+    past = metadata.get("memory")
+    if past is None:
+        return ""
+    signals = Signals.from_dict(past)
+    asked = ", ".join(code(name) for name in signals.program.names)
+    first = ", ".join(f"{value:g}" for value in signals.first_action)
+    rows = [
+        ("asked with", asked),
+        ("`previous_action`", f"what was really done in the step before; {first} where an episode begins"),
+        ("`first`", "1 where an episode begins, else 0, shape `[batch, 1]`"),
+    ]
+    if size := signals.program.layout.size:
+        told = f"the last `next_state`, float64, shape `[batch, {size}]`; zeros where an episode begins"
+        rows.append(("`state`", told))
+    pairs = zip(signals.program.actions, signals.rates, strict=False)
+    limits = ", ".join(f"{code(name)} by {rate:g}" for name, rate in pairs if rate is not None)
+    rows += [("moves in a step", f"at most {limits}")] if limits else []
+    return "".join(f"| {name} | {text} |\n" for name, text in rows)
+
+
+def past_lines(metadata: Facts) -> dict[str, str]:
+    """What the programs of a policy with a past are made of."""
+    past = metadata.get("memory")
+    if past is None:
+        return {}
+    signals = Signals.from_dict(past)
+    size = signals.program.layout.size
+    outputs = ["action", "next_state"] if size else ["action"]
+    lines = {"first_action": str(list(signals.first_action)), "outputs": str(outputs).replace("'", '"')}
+    state = {
+        "zeros": f', "state": np.zeros((1, {size}))',
+        "kept": ', "state": out[1]',
+        "torch_state": ", state",
+        "torch_zeros": f", torch.zeros(1, {size}, dtype=torch.float64)",
+        "torch_kept": ", out[-1]",
+        "cpp_state": " and state",
+    }
+    return lines | {name: text if size else "" for name, text in state.items()}
 
 
 def inputs_text(metadata: Facts) -> str:

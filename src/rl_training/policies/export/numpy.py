@@ -19,15 +19,15 @@ from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Array, Facts
 from rl_training.policies.acting import NOTHING_CHOSEN
 from rl_training.policies.export.program import Program, constants_of, refuse_large
-from rl_training.policies.inputs import Given, columns_of
+from rl_training.policies.inputs import Given
 from rl_training.policies.opened import (
     ACTION,
     DISTRIBUTION,
     GUARDED,
     METADATA_KEY,
     DeployedPolicy,
+    FileInputs,
     damaged,
-    input_names,
     parse_metadata,
 )
 
@@ -38,7 +38,7 @@ class LightPolicy(DeployedPolicy):
     def __init__(self, program: Program, metadata: Facts) -> None:
         super().__init__(metadata)
         self.program = program.in_double()
-        asked: tuple[tuple[str, ...], ...] = (ACTION, DISTRIBUTION, GUARDED)
+        asked: tuple[tuple[str, ...], ...] = (ACTION, DISTRIBUTION, GUARDED, tuple(self.widths))
         self.parts = {names: self.program.only(names) for names in asked}
 
     def compute(
@@ -46,7 +46,7 @@ class LightPolicy(DeployedPolicy):
     ) -> list[FloatArray]:
         """What is not asked for is not computed."""
         part = self.parts[names]
-        values = part.run_all(obs, **columns_of(self.inputs, inputs, len(obs)))
+        values = part.run_all(**self.file_inputs.given(obs, inputs))
         return [values[part.outputs[name]] for name in names]
 
 
@@ -57,7 +57,8 @@ def light_policy_bytes(program: Program, metadata: Facts) -> bytes:
 
 def open_light(content: bytes, metadata: Facts) -> LightPolicy:
     """A policy from the bytes of a file that was just made."""
-    return LightPolicy(Program.restore(metadata["program"], load(content), input_names(metadata)), metadata)
+    inputs = tuple(FileInputs.of(metadata).widths)[1:]
+    return LightPolicy(Program.restore(metadata["program"], load(content), inputs), metadata)
 
 
 def read_policy_file(path: Path) -> LightPolicy:
@@ -74,13 +75,12 @@ def read_policy_file(path: Path) -> LightPolicy:
             arrays = {name: _number(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         if metadata["format_version"] == 1:
             arrays |= constants_of(metadata)
-        inputs = input_names(metadata)
-        program = Program.restore(metadata["program"], arrays, inputs)
+        inputs = FileInputs.of(metadata).widths
+        program = Program.restore(metadata["program"], arrays, tuple(inputs)[1:])
         shapes = {name: values.shape for name, values in arrays.items()}
         refuse_large(
             ((node.operation, node.inputs, node.output) for node in program.nodes),
             shapes,
-            metadata["spaces"]["obs_dim"],
             inputs,
         )
         policy = LightPolicy(program, metadata)
@@ -106,8 +106,8 @@ def check_numbers(policy: LightPolicy) -> None:
         if not np.isfinite(values).all():
             raise UserError(f"{name} holds NaN or infinity")
     widths, size = policy.widths, policy.spaces
-    obs = np.zeros((2, size.obs_dim), dtype=np.float32)
-    found = policy.program.run_all(obs, **columns_of(policy.inputs, NOTHING_CHOSEN, 2))
+    nothing = np.zeros((2, policy.file_inputs.asked_dim), dtype=np.float32)
+    found = policy.program.run_all(**policy.file_inputs.given(nothing, NOTHING_CHOSEN))
     for name, at in policy.program.outputs.items():
         width, values = widths.get(name, size.action_columns), found[at]
         if values.shape != (2, width) or not np.isfinite(values).all():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -27,8 +27,16 @@ from rl_training.policies.export.program import (
     Step,
     refuse_large,
 )
-from rl_training.policies.inputs import Given, columns_of
-from rl_training.policies.opened import METADATA_KEY, DeployedPolicy, damaged, input_names, parse_metadata
+from rl_training.policies.inputs import Given
+from rl_training.policies.opened import (
+    METADATA_KEY,
+    NEXT_STATE,
+    STATE,
+    DeployedPolicy,
+    FileInputs,
+    damaged,
+    parse_metadata,
+)
 
 OPSET = 13
 IR_VERSION = 7
@@ -121,6 +129,10 @@ def _elu(writer: GraphWriter, node: Node) -> None:
     writer.add("Add", [writer.add("Max", [x, zero], f"{out}.above"), dip], out)
 
 
+def _not_equal(writer: GraphWriter, node: Node) -> None:
+    writer.add("Not", [writer.add("Equal", node.inputs, f"{node.output}.equal")], node.output)
+
+
 def _nan_is_infinity(writer: GraphWriter, node: Node) -> None:
     """Infinity is computed as 1 / 0: a file that stores it counts as damaged."""
     (x,), out = node.inputs, node.output
@@ -156,6 +168,13 @@ ONE_OPERATOR = {
     "absolute": "Abs",
     "sine": "Sin",
     "cosine": "Cos",
+    "less": "Less",
+    "less_equal": "LessOrEqual",
+    "greater": "Greater",
+    "greater_equal": "GreaterOrEqual",
+    "where": "Where",
+    "power": "Pow",
+    "floor": "Floor",
 }
 SEVERAL_OPERATORS: dict[str, Callable[[GraphWriter, Node], object]] = {
     "to_double": lambda writer, node: writer.cast(node.inputs[0], "DOUBLE", node.output),
@@ -175,6 +194,7 @@ SEVERAL_OPERATORS: dict[str, Callable[[GraphWriter, Node], object]] = {
     "elu": _elu,
     "layer_norm": _layer_norm,
     "nan_is_infinity": _nan_is_infinity,
+    "not_equal": _not_equal,
 }
 
 
@@ -192,14 +212,23 @@ def onnx_bytes(program: Program, metadata: Facts) -> bytes:
     for name, result in program.outputs.items():
         writer.add("Identity", [result], name)
     spaces, rows = metadata["spaces"], onnx.TensorProto.FLOAT
-    widths = {name: 1 if name == "novelty" else len(spaces["action_low"]) for name in program.outputs}
-    given = {"obs": spaces["obs_dim"], **dict.fromkeys(program.inputs, 1)}
+    given = FileInputs.of(metadata).widths
+    own = {"novelty": 1, NEXT_STATE: given.get(STATE, 0)}
+    widths = {name: own.get(name, len(spaces["action_low"])) for name in program.outputs}
+    kinds = dict.fromkeys((STATE, NEXT_STATE), onnx.TensorProto.DOUBLE)
+
+    def told(sizes: Mapping[str, int]) -> list[Any]:
+        return [
+            onnx.helper.make_tensor_value_info(name, kinds.get(name, rows), ["batch", width])
+            for name, width in sizes.items()
+        ]
+
     model = onnx.helper.make_model(
         onnx.helper.make_graph(
             writer.nodes,
             "policy",
-            [onnx.helper.make_tensor_value_info(n, rows, ["batch", width]) for n, width in given.items()],
-            [onnx.helper.make_tensor_value_info(n, rows, ["batch", width]) for n, width in widths.items()],
+            told(given),
+            told(widths),
             writer.constants,
         ),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
@@ -229,7 +258,13 @@ def _onnx() -> ModuleType:
 
 OPERATIONS = {
     **{operator: operation for operation, operator in ONE_OPERATOR.items()},
-    **{"Cast": "to_double", "Erf": "to_double", "Identity": "to_double", "IsNaN": "to_double"},
+    **{
+        "Cast": "to_double",
+        "Erf": "to_double",
+        "Identity": "to_double",
+        "IsNaN": "to_double",
+        "Not": "to_double",
+    },
     **{
         "Slice": "columns",
         "Concat": "join",
@@ -239,7 +274,6 @@ OPERATIONS = {
         "ArgMax": "best",
         "Equal": "equal",
         "Transpose": "transpose",
-        "Where": "add",
     },
 }
 """Operators that exports use, by the operation of ours whose size theirs has."""
@@ -397,8 +431,7 @@ class OnnxPolicy(DeployedPolicy):
     def compute(
         self, obs: FloatArray, names: tuple[str, ...], inputs: Given = NOTHING_CHOSEN
     ) -> list[FloatArray]:
-        given = {"obs": obs, **columns_of(self.inputs, inputs, len(obs))}
-        outputs: list[FloatArray] = self.session.run(names, given)
+        outputs: list[FloatArray] = self.session.run(names, self.file_inputs.given(obs, inputs))
         return outputs
 
 
@@ -438,7 +471,7 @@ def checked_metadata(content: bytes, path: Path) -> State:
             )
         metadata = parse_metadata(described, path)
         graph = read_graph(content)
-        refuse_large(graph.steps, graph.constants, metadata["spaces"]["obs_dim"], input_names(metadata))
+        refuse_large(graph.steps, graph.constants, FileInputs.of(metadata).widths)
     except (UserError, ValueError, LookupError) as problem:
         if str(path) in str(problem):
             raise
@@ -452,11 +485,11 @@ def check_interface(policy: OnnxPolicy, path: Path) -> None:
     """Inputs and outputs must be those that the metadata speaks of."""
     inputs = {each.name: each.shape[-1] for each in policy.session.get_inputs()}
     outputs = {each.name: each.shape[-1] for each in policy.session.get_outputs()}
-    wanted = {"obs": policy.spaces.obs_dim, **{each.name: 1 for each in policy.inputs}}
-    if inputs != wanted or outputs != policy.widths:
+    if inputs != policy.file_inputs.widths or outputs != policy.widths:
         raise damaged(path, "its graph does not fit its metadata")
     try:
-        found = policy.compute(np.zeros((2, policy.spaces.obs_dim), dtype=np.float32), tuple(outputs))
+        nothing = np.zeros((2, policy.file_inputs.asked_dim), dtype=np.float32)
+        found = policy.compute(nothing, tuple(outputs))
     except Exception as problem:  # of the runtime, again
         raise damaged(path, "it cannot be computed") from problem
     if not all(np.isfinite(values).all() for values in found):

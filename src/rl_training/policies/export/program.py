@@ -41,7 +41,7 @@ class Program:
     constants: Mapping[str, Array]
     outputs: Mapping[str, str]
     inputs: tuple[str, ...] = ()
-    """what is given beside `obs`, `[n, 1]` each"""
+    """what is given beside `obs`, `[n, width]` each"""
 
     def __post_init__(self) -> None:
         if len(self.nodes) > MOST_NODES:
@@ -135,6 +135,11 @@ def elu(x: Array) -> Array:
     return value
 
 
+def chosen(condition: Array, x: Array, y: Array) -> Array:
+    """Element by element, the first where the condition holds."""
+    return np.where(condition, x, y)
+
+
 OPERATIONS: dict[str, Operation] = {
     "to_double": lambda x: x.astype(np.float64),
     "to_float": lambda x: x.astype(np.float32),
@@ -168,6 +173,14 @@ OPERATIONS: dict[str, Operation] = {
     "sine": np.sin,
     "cosine": np.cos,
     "layer_norm": layer_norm,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "not_equal": np.not_equal,
+    "where": chosen,
+    "power": np.power,
+    "floor": np.floor,
     "nan_is_infinity": lambda x: np.where(np.isnan(x), np.inf, x),
 }
 """Every operation that an exported policy may use: name -> the same in numpy."""
@@ -187,14 +200,12 @@ MOST_WORK = 10**11
 _PRODUCTS = ("matmul", "linear")
 
 
-def refuse_large(
-    steps: Iterable[Step], constants: Mapping[str, Shape], obs_dim: int, inputs: Iterable[str] = ()
-) -> None:
+def refuse_large(steps: Iterable[Step], constants: Mapping[str, Shape], inputs: Mapping[str, int]) -> None:
     """Follow the sizes of all results; upper limits where an operation takes a part of its input."""
-    shapes: dict[str, Shape] = {**constants, "obs": (2, obs_dim), **dict.fromkeys(inputs, (2, 1))}
+    shapes: dict[str, Shape] = {**constants, **{name: (2, width) for name, width in inputs.items()}}
     work = 0
-    for operation, inputs, output in steps:
-        given = [shapes[name] for name in inputs]
+    for operation, names, output in steps:
+        given = [shapes[name] for name in names]
         shape = _result(operation, given)
         size = math.prod(shape)
         work += size * (given[0][-1] if operation in _PRODUCTS else 1)

@@ -14,7 +14,8 @@ from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Facts
 from rl_training.policies.acting import NOTHING_CHOSEN
 from rl_training.policies.export.trace import Outputs
-from rl_training.policies.inputs import Given, columns_of, inputs_of
+from rl_training.policies.inputs import Given
+from rl_training.policies.opened import FileInputs
 from rl_training.policies.policy import Policy
 
 METADATA_FILE = "policy.json"
@@ -29,13 +30,12 @@ def torchscript_bytes(policy: Policy, metadata: Facts) -> bytes:
     """
     exact = policy.snapshot().requires_grad_(False)
     several = len(metadata["outputs"]) > 1  # one output is no tuple
-    module = Outputs(exact, "log_std" in metadata["outputs"]) if several else exact
+    outputs = Outputs(exact, "log_std" in metadata["outputs"])
+    module = outputs if several or exact.memory is not None else exact
     archive = io.BytesIO()
     described = {key: value for key, value in metadata.items() if key != "program"}
     with quiet_deprecation():
-        chosen = [torch.full((2, 1), each.default) for each in policy.inputs]
-        example = (torch.zeros(2, policy.spaces.obs_dim), *chosen)
-        traced = torch.jit.trace(module, example)  # type: ignore[no-untyped-call]
+        traced = torch.jit.trace(module, tuple(outputs.example(2)))  # type: ignore[no-untyped-call]
         torch.jit.save(traced, archive, _extra_files={METADATA_FILE: json.dumps(described).encode()})
     return archive.getvalue()
 
@@ -54,10 +54,10 @@ def torchscript_outputs(content: bytes, names: Sequence[str]) -> Callable[..., d
     described = {METADATA_FILE: ""}
     with quiet_deprecation():
         module = torch.jit.load(io.BytesIO(content), _extra_files=described)  # type: ignore[no-untyped-call]
-    inputs = inputs_of(json.loads(described[METADATA_FILE]).get("inputs"))
+    inputs = FileInputs.of(json.loads(described[METADATA_FILE]))
 
     def compute(obs: FloatArray, given: Given = NOTHING_CHOSEN) -> dict[str, FloatArray]:
-        columns = (obs, *columns_of(inputs, given, len(obs)).values())
+        columns = inputs.given(obs, given).values()
         with torch.inference_mode():
             out = module(*map(torch.from_numpy, columns))
         values = out if isinstance(out, tuple) else (out,)

@@ -15,19 +15,58 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from rl_training.core.errors import UserError
 from rl_training.core.types import Array
 from rl_training.policies.export.program import Node, Program
+from rl_training.policies.opened import FIRST, NEXT_STATE, PREVIOUS, STATE
 from rl_training.policies.policy import Policy
+from rl_training.policies.signals import SignalMemory
+from rl_training.policies.torch_signals import TorchSignals
 
 
 class Outputs(nn.Module):
-    """`action`, then `mean` and `log_std` where asked for, then `novelty` where the policy has a guard."""
+    """`action`, then `mean` and `log_std` where asked for, then `novelty` where the policy has a guard.
+
+    Of a policy with signals, it takes `obs`, `previous_action`, `first` and, where there is one, `state`
+    (then other inputs), and gives `next_state` last.
+    """
 
     def __init__(self, policy: Policy, distribution: bool) -> None:
         super().__init__()
         self.policy, self.distribution = policy, distribution
         novelty = () if policy.guard is None else ("novelty",)
-        self.names = ("action", *(("mean", "log_std") if distribution else ()), *novelty)
+        self.names: tuple[str, ...] = ("action", *(("mean", "log_std") if distribution else ()), *novelty)
+        self.past: dict[str, int] = {}
+        memory = policy.memory
+        if isinstance(memory, SignalMemory):
+            self.signals = TorchSignals(memory.program)
+            self.nothing = torch.zeros(1, 1, dtype=torch.float64, device=policy.device)
+            self.past = {PREVIOUS: policy.spaces.action_columns, FIRST: 1}
+            if memory.state_size:
+                self.past[STATE] = memory.state_size
+                self.names = (*self.names, NEXT_STATE)
+            self.forward(*self.example(2))  # makes the constants, so that none is made while tracing
+        self.inputs = (*self.past, *(each.name for each in policy.inputs))
 
-    def forward(self, obs: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def example(self, rows: int) -> list[Tensor]:
+        """Inputs to trace with."""
+        obs = torch.linspace(-1.0, 1.0, rows * self.policy.spaces.obs_dim).reshape(rows, -1)
+        past = [
+            torch.full((rows, size), 0.25, dtype=torch.float64 if name == STATE else torch.float32)
+            for name, size in self.past.items()
+        ]
+        chosen = [torch.full((rows, 1), each.default) for each in self.policy.inputs]
+        return [each.to(self.policy.device) for each in (obs, *past, *chosen)]
+
+    def forward(self, obs: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        if not self.past:
+            return self.outputs(obs, *given)
+        first, chosen = given[1].double() > 0.5, given[len(self.past) :]
+        if STATE not in self.past:
+            signals, _ = self.signals.step(obs, given[0], self.nothing, first)
+            return self.outputs(signals.float(), *chosen)
+        state = torch.where(first, self.nothing, given[2])
+        signals, after = self.signals.step(obs, given[0], state, first)
+        return (*self.outputs(signals.float(), *chosen), after)
+
+    def outputs(self, obs: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
         action: Tensor = self.policy(obs, *inputs)
         spread = self.policy.distribution(obs, *inputs) if self.distribution else ()
         novelty = () if self.policy.guard is None else (self.policy.novelty(obs, action),)
@@ -60,7 +99,18 @@ SAME_IN_BOTH = {
     "abs.default": "absolute",
     "sin.default": "sine",
     "cos.default": "cosine",
+    "lt.Tensor": "less",
+    "le.Tensor": "less_equal",
+    "gt.Tensor": "greater",
+    "gt.Scalar": "greater",
+    "ge.Tensor": "greater_equal",
     "eq.Tensor": "equal",
+    "eq.Scalar": "equal",
+    "ne.Tensor": "not_equal",
+    "ne.Scalar": "not_equal",
+    "where.self": "where",
+    "pow.Tensor_Tensor": "power",
+    "floor.default": "floor",
 }
 """torch's name of an operation -> ours, where the arguments are the same."""
 
@@ -149,7 +199,24 @@ def _columns(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
     return tracer.add("columns", x, start=start, stop=stop)
 
 
+def _take(tracer: Tracer, arguments: Arguments, options: Keywords) -> str:
+    """Columns by number, as the runs in which they follow each other."""
+    x, axis, places = arguments
+    if axis not in (-1, 1) or not isinstance(places, Tensor):
+        raise refusal(tracer.policy, "it chooses rows")
+    numbers = places.tolist()
+    runs = [[numbers[0], numbers[0] + 1]]
+    for number in numbers[1:]:
+        if number == runs[-1][1]:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, number + 1])
+    parts = [tracer.add("columns", x, start=start, stop=stop) for start, stop in runs]
+    return parts[0] if len(parts) == 1 else tracer.add("join", *parts)
+
+
 SPECIAL: dict[str, Translation] = {
+    "index_select.default": _take,
     "_to_copy.default": _cast,
     "addmm.default": lambda tracer, arguments, options: tracer.add("linear", *arguments[1:], arguments[0]),
     "addcmul.default": lambda tracer, arguments, options: tracer.add(
@@ -188,8 +255,8 @@ ROWS = (7, 11)
 
 def trace_policy(policy: Policy, *, distribution: bool = False) -> Program:
     """The program of what `policy.predict` computes; with its mean and log std where asked for."""
-    if policy.memory is not None:
-        raise refusal(policy, "files with a memory are not written yet")
+    if policy.memory is not None and not isinstance(policy.memory, SignalMemory):
+        raise refusal(policy, f"files hold the past as signals, not as the memory {policy.memory.kind!r}")
     exact = policy.snapshot()
     first, second = (Tracer(exact, distribution).program(rows) for rows in ROWS)
     if first.description() != second.description() or not same_numbers(first, second):
@@ -218,7 +285,7 @@ class Tracer:
 
     def program(self, rows: int) -> Program:
         graph = self.record(rows)
-        given = iter(("obs", *(each.name for each in self.policy.inputs)))
+        given = iter(("obs", *self.compute.inputs))
         for node in graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = next(given)
@@ -229,14 +296,11 @@ class Tracer:
         (output,) = (node for node in graph.nodes if node.op == "output")
         results = [self.operand(self.values[each]) for each in output.args[0]]
         outputs = dict(zip(self.compute.names, results, strict=True))
-        inputs = tuple(each.name for each in self.policy.inputs)
-        return Program(tuple(self.nodes), self.constants, outputs, inputs).only(outputs)
+        return Program(tuple(self.nodes), self.constants, outputs, self.compute.inputs).only(outputs)
 
     def record(self, rows: int) -> fx.Graph:
-        obs = torch.linspace(-1.0, 1.0, rows * self.policy.spaces.obs_dim).reshape(rows, -1)
         with torch.no_grad():
-            chosen = [torch.full((rows, 1), each.default) for each in self.policy.inputs]
-            traced = make_fx(self.compute)(*(each.to(self.policy.device) for each in (obs, *chosen)))
+            traced = make_fx(self.compute)(*self.compute.example(rows))
         return traced.graph
 
     def step(self, node: fx.Node) -> Value:
