@@ -41,6 +41,13 @@ def judge(
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="Seed of the judgement; default: 0.")
     ] = None,
+    dial: Annotated[
+        str | None,
+        typer.Option(
+            "--dial",
+            help="Positions of a policy's dial to judge, such as 0,.25,.5,.75,1; says which to take.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write one HTML page with everything.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")] = None,
     checkpoints: Annotated[
@@ -71,7 +78,8 @@ def judge(
     refuse_missing(policies)
     if minari_root is not None:
         data = in_minari_root(data, minari_root)
-    result = judged(policies, data, fields, quiet=quiet, checkpoints=checkpoints, **keywords)
+    dials = None if dial is None else parse_dials(dial)
+    result = judged(policies, data, fields, quiet=quiet, checkpoints=checkpoints, dial=dials, **keywords)
     print_result(result)
     if "gamma" not in keywords:
         typer.echo(f"discount of future rewards: {result.settings['gamma']:g}")
@@ -82,6 +90,14 @@ def judge(
         from rl_training.report.judge_page import write_judge_page
 
         typer.echo(f"page: {write_judge_page(result, out)}")
+
+
+def parse_dials(text: str) -> list[float]:
+    """`0,.5,1` as numbers."""
+    try:
+        return [float(each) for each in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--dial must be numbers from 0 to 1 between commas, got {text!r}") from None
 
 
 def in_minari_root(data: str | None, root: Path) -> str:
@@ -114,6 +130,7 @@ def refuse_missing(policies: list[Path]) -> None:
 
 
 def print_result(result: Judgement) -> None:
+    from rl_training.judging.dial import sentence_of_dial
     from rl_training.report.content import plain_number, with_interval
 
     def numbers(of: Bounded) -> tuple[str, str]:
@@ -129,6 +146,8 @@ def print_result(result: Judgement) -> None:
     for first, second in pairwise(result.ranking()):
         told = with_interval(result.compare(first.name, second.name))
         typer.echo(f"{first.name} earns {told} more than {second.name}")
+    for curve in result.dials:
+        typer.echo(sentence_of_dial(curve))
     tied = [each.name for each in result.ties()]
     if len(tied) > 1:
         typer.echo(f"{tied[0]} comes first, but this log cannot tell it from: {', '.join(tied[1:])}")

@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from rl_training.policies.files import Chunks
 
 
+DialOption = Annotated[
+    float | None,
+    typer.Option("--dial", help="Position of the policy's dial, 0 to 1; default: where it stands."),
+]
+
+
+def turned(dial: float | None) -> dict[str, float]:
+    """What is chosen of a policy's inputs."""
+    return {} if dial is None else {"dial": dial}
+
+
 def predict(
     checkpoint: Annotated[
         Path,
@@ -55,6 +66,7 @@ def predict(
             "Default: a policy with a guard flags such rows, for any other they are an error.",
         ),
     ] = None,
+    dial: DialOption = None,
 ) -> None:
     """Print the actions of a saved policy as JSON, or write those of a whole file.
 
@@ -67,7 +79,7 @@ def predict(
 
     if out is not None and (obs is not None or obs_file in (None, "-")):
         raise UserError("--out needs --obs-file FILE: a .csv, .npy, .npz or .parquet file")
-    policy = load_policy(checkpoint)
+    policy = load_policy(checkpoint).with_inputs(**turned(dial))
     names, hold = policy.features.observations, missing_values == "hold"
     finite = policy.guard_facts is None or missing_values == "error"
     chunks = None if obs is not None else chunks_by_name(obs_file, names, hold=hold, gaps=not finite)
@@ -124,6 +136,7 @@ def evaluate(
     env_kwargs: EnvKwargsOption = None,
     wrapper: WrapperOption = None,
     device: DeviceOption = None,
+    dial: DialOption = None,
     video: Annotated[
         Path | None,
         typer.Option("--video", metavar="DIR", help="Also film the episodes: DIR/episode-000.mp4 and so on."),
@@ -145,8 +158,19 @@ def evaluate(
         env=env_id,
         wrappers=None if wrapper is None else load_wrappers(wrapper),
         env_kwargs=parse_env_kwargs(env_kwargs),
+        inputs=turned(dial),
     )
     print_json(metrics)
+
+
+def export_dial(text: str) -> float | Literal["auto"]:
+    """A number, or the word that asks the judge for one."""
+    if text == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"--dial must be a number from 0 to 1, or auto, got {text!r}") from None
 
 
 def export(
@@ -175,6 +199,14 @@ def export(
             "--guard-set", metavar="NAME=VALUE", help="A setting of the guard, such as fallback=hold."
         ),
     ] = None,
+    dial: Annotated[
+        str | None,
+        typer.Option(
+            "--dial",
+            help="Where the dial of the file stands if nobody turns it: a number from 0 to 1, or auto = what "
+            "a judgement by the run's own data recommends.",
+        ),
+    ] = None,
 ) -> None:
     """Write a policy as one portable file (scaling, network, bounds) and a model card beside it."""
     from rl_training.config.run import apply_overrides
@@ -189,5 +221,6 @@ def export(
         distribution=distribution,
         guard=guard or None,
         guard_settings=settings,
+        dial=None if dial is None else export_dial(dial),
     )
     typer.echo(str(file))

@@ -140,6 +140,29 @@ class OperatorJudgement:
 
 
 @dataclass(frozen=True)
+class DialPosition:
+    """A policy with its dial at one position, judged as a policy of its own."""
+
+    dial: float
+    name: str
+    value: float
+    low: float
+    high: float
+    verdict: Verdict
+    share_outside: float | None
+    """of its actions in logged states, further from the log than the log's own rows are"""
+
+
+@dataclass(frozen=True)
+class DialCurve:
+    """Value against dial, and where to leave it; none where no position passes its checks."""
+
+    name: str
+    positions: tuple[DialPosition, ...]
+    recommended: float | None
+
+
+@dataclass(frozen=True)
 class Judgement:
     """The answer to: how good are these policies, by this log?"""
 
@@ -152,6 +175,8 @@ class Judgement:
     seconds: float
     operators: tuple[OperatorJudgement, ...] = ()
     """those whom the log names, where a column says who acted"""
+    dials: tuple[DialCurve, ...] = ()
+    """of policies with a dial that were judged at several positions"""
 
     @property
     def gamma(self) -> float:

@@ -7,8 +7,9 @@ from math import isfinite
 from pathlib import Path
 
 from rl_training.core.files import write_text_atomic
-from rl_training.judging.verdict import Check, Judgement, PolicyJudgement
-from rl_training.report.charts import Bar, Chart, Cloud, Figure, Intervals, Scatter, Series
+from rl_training.judging.dial import sentence_of_dial
+from rl_training.judging.verdict import Check, DialCurve, Judgement, PolicyJudgement
+from rl_training.report.charts import Bar, Chart, Cloud, Figure, Intervals, Level, Scatter, Series
 from rl_training.report.content import Cell, Page, Section, Table, plain_number, with_interval
 from rl_training.report.pages import refuse_directory, render_html
 
@@ -60,14 +61,34 @@ def judge_page(judgement: Judgement, title: str) -> Page:
     note = "A policy whose bar lies right of the band earns more than what was logged."
     figure = beside_the_log(judgement, "Values with intervals", bars, note)
     parts = [Section("Verdict", (verdict_table(judgement, ranked), figure))]
+    parts += [dial_section(judgement, curve) for curve in judgement.dials]
     parts += [policy_section(judgement, policy) for policy in ranked]
     parts.append(Section("Can values of this log be trusted?", trust_blocks(judgement)))
     if judgement.advice:
         advice = Table("Advice", ("do this",), tuple((sentence,) for sentence in judgement.advice))
         parts.append(Section("What would make the answer surer", (advice,)))
-    sentences = tuple(f"{each.name}: {each.sentence}" for each in ranked)
-    tones = tuple(each.verdict for each in ranked)
+    turned = tuple(sentence_of_dial(curve) for curve in judgement.dials)
+    sentences = (*turned, *(f"{each.name}: {each.sentence}" for each in ranked))
+    tones = (*("better" if curve.recommended else "refused" for curve in judgement.dials),)
+    tones += tuple(each.verdict for each in ranked)
     return Page(title, sentences, (subtitle(judgement),), tuple(parts), tones)
+
+
+def dial_section(judgement: Judgement, curve: DialCurve) -> Section:
+    """Value against dial, with what the log covers at each position."""
+    points = curve.positions
+    line = Series(
+        curve.name,
+        1,
+        [(each.dial, each.value) for each in points],
+        [(each.dial, each.low, each.high) for each in points],
+    )
+    levels = (Level("the logged behaviour", judgement.behaviour.value),)
+    note = "The band is the interval of each position, judged as a policy of its own on the same resamples."
+    rows = tuple((f"{each.dial:g}", each.verdict, with_interval(each), each.share_outside) for each in points)
+    header = ("dial", "verdict", "value", "share outside the log")
+    chart = Chart("Value against dial", "dial", "value", (line,), note, levels)
+    return Section(f"The dial of {curve.name}", (chart, Table(sentence_of_dial(curve), header, rows)))
 
 
 def subtitle(judgement: Judgement) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,7 +39,10 @@ from rl_training.policies.opened import (
 from rl_training.policies.policy import Policy, policy_of_state
 from rl_training.policies.signals import SignalMemory
 from rl_training.runs.directory import sister_scores
-from rl_training.runs.saved import SavedRun, acting_fields
+from rl_training.runs.saved import SavedRun, acting_fields, judge
+
+DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Positions among which `auto` chooses."""
 
 OWN_DATA = "run"
 """Stands for the data that a run was trained on, where a path could stand as well."""
@@ -144,10 +147,12 @@ def export_checkpoint(
     distribution: bool = False,
     guard: GuardData | None = None,
     guard_settings: Facts | None = None,
+    dial: float | Literal["auto"] | None = None,
 ) -> Path:
     """Export the policy of a checkpoint or run directory; returns the file.
 
-    `guard` names the data of a guard: `"run"` for that of the run, or paths.
+    `guard` names the data of a guard: `"run"` for that of the run, or paths. `dial` is where the dial of the
+    file stands if nobody turns it; `"auto"` asks a judgement by the run's own data.
     """
     checked_format(Path(out), format)
     run = SavedRun(checkpoint)
@@ -156,11 +161,24 @@ def export_checkpoint(
         state = {**run.state, "config": acting_fields(run.facts.config)[0].to_dict()}
     except UserError as problem:
         raise CheckpointError(f"{run.file}: {problem}") from problem
+    if dial is not None:
+        policy = policy.with_inputs(dial=dial_of_the_judge(run) if dial == "auto" else dial)
     if guard is not None:
         policy.guard = make_guard(guard, run, policy.spaces, guard_settings)
     elif guard_settings:
         raise UserError("guard settings need --guard DATA (guard=… in Python)")
     return export_policy(policy, state, out, format=format, distribution=distribution, run_dir=run.run_dir)
+
+
+def dial_of_the_judge(run: SavedRun) -> float:
+    """The position that a judgement by the run's own data recommends."""
+    (curve,) = judge(run, dial=DIALS).dials
+    if curve.recommended is None:
+        raise UserError(
+            f"dial auto found no position that passes the judge's checks for {run.path}; see `rl-training "
+            f"judge {run.path} --dial {','.join(f'{each:g}' for each in DIALS)}`, or give a number"
+        )
+    return curve.recommended
 
 
 def export_policy(

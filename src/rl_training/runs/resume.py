@@ -51,26 +51,29 @@ def evaluate_checkpoint(
     num_episodes: int | None = None,
     device: str = "auto",
     players: OpenPlayers = open_players,
+    inputs: Mapping[str, float] | None = None,
     **given: Unpack[Surroundings],
 ) -> State:
     """Episodes with the saved policy in its environment, or in `env`; as many as the run's config says.
 
-    An exported policy plays the same episodes as the run that it was exported from, on the processor.
+    `inputs` are what is chosen of the policy's own, such as `{"dial": 0.5}`. An exported policy plays the
+    same episodes as the run that it was exported from, on the processor.
     """
     if not is_policy_file(Path(path)):
-        return evaluate_run(SavedRun(path, device=device), num_episodes, players, **given)
+        return evaluate_run(SavedRun(path, device=device), num_episodes, players, inputs, **given)
     policy = load_exported(Path(path))
     if device not in ("auto", "cpu"):
         raise ConfigError(f"device must be cpu: an exported policy acts on the processor, got {device!r}")
     training, reference = policy.metadata["training"], policy.metadata["reference_returns"]
     trained = Trained(training["config"], reference, training["global_step"], training["gradient_steps"])
-    return _evaluate(policy, trained, num_episodes, players, **given)
+    return _evaluate(policy.with_inputs(**(inputs or {})), trained, num_episodes, players, **given)
 
 
 def evaluate_run(
     run: SavedRun,
     num_episodes: int | None = None,
     players: OpenPlayers = open_players,
+    inputs: Mapping[str, float] | None = None,
     **given: Unpack[Surroundings],
 ) -> State:
     """The same of a run that is open already; random actions, where it draws any, are the same each time."""
@@ -82,7 +85,9 @@ def evaluate_run(
         facts.counters.gradient_steps,
         facts.in_python,
     )
-    return _evaluate(run.policy.snapshot(), trained, num_episodes, players, **given)
+    return _evaluate(
+        run.policy.snapshot().with_inputs(**(inputs or {})), trained, num_episodes, players, **given
+    )
 
 
 def _evaluate(

@@ -13,12 +13,15 @@ import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import gymnasium as gym
 
+from rl_training.algorithms.dynamics import ModelLearner
+from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.data import (
     ASKED_FIELDS,
     COLLECTED_KINDS,
@@ -38,8 +41,9 @@ from rl_training.core.types import Facts, State
 from rl_training.data.convert import source_location
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.read import ArrowTable, GivenData, as_dataset
-from rl_training.data.splits import one_after_another
+from rl_training.data.splits import FEWEST_EPISODES, one_after_another, split_episodes
 from rl_training.judging.checks import TrainedCritic, critic_of_state
+from rl_training.judging.dial import at_positions, checked_dials, dial_curve, has_dial
 from rl_training.judging.fit import OnProgress
 from rl_training.judging.judge_policies import judge as judge_policies
 from rl_training.judging.policies import Predicts, check_predicts
@@ -210,6 +214,32 @@ class SavedRun:
     def data(self) -> TransitionDataset:
         """The rows that it learned from, as they were logged, with names and units."""
         return one_after_another(self.data_parts)
+
+    @property
+    def learned_in_a_model(self) -> bool:
+        """Whether its policy was made inside a model of the plant, which no judgement may share."""
+        return issubclass(get_recipe(self.facts.algo).learner, ModelLearner)
+
+    @cached_property
+    def held_out_data(self) -> TransitionDataset | None:
+        """The episodes of its data that training never saw; none where they are too few to judge by."""
+        settings = self.settings
+        if not isinstance(settings, OfflineDataFields) or not settings.validation_share:
+            return None
+        share, seed = settings.validation_share, settings.dataset_seed
+        held = [split_episodes(part, share, seed)[1] for part in self.data_parts]
+        enough = sum(int(each.episode_ends().sum()) for each in held) >= FEWEST_EPISODES
+        return one_after_another(held) if enough else None
+
+    @property
+    def seen_in_training(self) -> str | None:
+        """What to say where a policy made in a model is judged by episodes that the model was fitted to."""
+        if not self.learned_in_a_model or self.held_out_data is not None:
+            return None
+        return (
+            f"{self.path.name} was found in a model of these very episodes: fewer than {FEWEST_EPISODES} "
+            "were held out of its training. Log more episodes, or give the judge others with --data."
+        )
 
     @property
     def table_fields(self) -> State:
@@ -396,6 +426,7 @@ def judge(
     on_progress: OnProgress = lambda name, done, updates: None,
     critics: Mapping[str, TrainedCritic] | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
+    dial: float | Sequence[float] | None = None,
     **settings: Unpack[JudgeKeywords],
 ) -> Judgement:
     """Say how good policies are by a log alone: one, a list, or a mapping of names.
@@ -407,6 +438,7 @@ def judge(
     `JudgeConfig`, such as `gamma` and `seed`. Runs are judged with the discount that they were trained with,
     by time where they were, unless another is given. With a
     `checkpoints` folder the fits are kept in it while they are made, and the same call goes on from there.
+    Policies with a dial are judged at each position of `dial`, as policies of their own.
     """
     if data is None and (columns or fields):
         raise UserError("data is needed (--data) with what says how it is read: runs read their own as ever")
@@ -418,14 +450,29 @@ def judge(
         settings["gamma"] = gamma
     log = own_log(runs) if data is None else given_log(data, columns, fields or {}, list(runs.values()))
     own = {name: critic for name, run in runs.items() if (critic := run.critic) is not None}
-    return judge_policies(
-        {name: each.policy if isinstance(each, SavedRun) else each for name, each in opened.items()},
+    acting = {name: each.policy if isinstance(each, SavedRun) else each for name, each in opened.items()}
+    dials = () if dial is None else checked_dials([dial] if isinstance(dial, int | float) else dial)
+    turned = [name for name, each in acting.items() if dials and has_dial(each)]
+    if dials and not turned:
+        raise UserError(
+            f"dial needs a policy with a dial, such as one of lion: {', '.join(acting)} have none"
+        )
+    positions = {
+        at: each
+        for name, policy in acting.items()
+        for at, each in (at_positions(name, policy, dials) if dials else {name: policy}).items()
+    }
+    judgement = judge_policies(
+        positions,
         log,
         on_progress=on_progress,
         critics={**own, **(critics or {})},
         checkpoints=None if checkpoints is None else Path(checkpoints),
         **settings,
     )
+    curves = tuple(dial_curve(judgement, name, dials) for name in turned)
+    seen = [warning for run in runs.values() if data is None and (warning := run.seen_in_training)]
+    return replace(judgement, dials=curves, advice=(*seen, *judgement.advice))
 
 
 def named_policies(
@@ -467,6 +514,9 @@ def own_log(runs: Mapping[str, SavedRun]) -> TransitionDataset:
     if len(found) > 1:
         told = ", ".join(f"{run.path} {name}" for name, run in found.items())
         raise UserError(f"data is needed (--data): the runs were trained on different logs ({told})")
+    apart = [run.held_out_data for run in runs.values() if run.learned_in_a_model]
+    if any(apart):  # a policy that pleases a model is not judged by the rows that the model was fitted to
+        return next(each for each in apart if each is not None)
     return next(iter(found.values())).data
 
 

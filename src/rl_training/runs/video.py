@@ -29,12 +29,15 @@ def film_checkpoint(
     *,
     num_episodes: int | None = None,
     device: str = "auto",
+    inputs: Mapping[str, float] | None = None,
     **given: Unpack[Surroundings],
 ) -> State:
     """Evaluate a saved policy, write each episode to `folder/episode-<k>.mp4`, return the metrics."""
     require_encoder()
     films = Films(Path(folder))
-    metrics = evaluate_checkpoint(path, num_episodes=num_episodes, device=device, players=films.open, **given)
+    metrics = evaluate_checkpoint(
+        path, num_episodes=num_episodes, device=device, players=films.open, inputs=inputs, **given
+    )
     return {**metrics, "videos": [str(file) for file in films.files]}
 
 
