@@ -19,6 +19,8 @@ ALGORITHMS = (
     AlgorithmFacts("fql", "FQL", False, "rl_training.algorithms.fql"),
     AlgorithmFacts("iql", "IQL", False, "rl_training.algorithms.iql"),
     AlgorithmFacts("lion", "LION", False, "rl_training.algorithms.lion"),
+    AlgorithmFacts("mobile", "MOBILE", False, "rl_training.algorithms.mobile"),
+    AlgorithmFacts("mopo", "MOPO", False, "rl_training.algorithms.mopo"),
     AlgorithmFacts("rebrac", "ReBRAC", False, "rl_training.algorithms.rebrac"),
     AlgorithmFacts("redq", "REDQ", True, "rl_training.algorithms.redq"),
     AlgorithmFacts("sac", "SAC", True, "rl_training.algorithms.sac"),

@@ -58,7 +58,7 @@ def test_a_setting_of_a_learner_or_model_is_felt(algo: str, name: str) -> None:
     felt = felt_settings.OF_ONE.get((algo, name)) or felt_settings.LEARNER.get(name)
     assert felt is not None, f"{name} is new: say in felt_settings.py how it is felt"
     fields = get_recipe(algo).settings.model_fields
-    base = {**TINY, **felt.given}
+    base = {**TINY, **felt_settings.ALWAYS.get(algo, {}), **felt.given}
     changed = {**base, name: value_for(felt, base.get(name, fields[name].default))}
     if felt.how == REFUSED:
         with pytest.raises(UserError, match=name):

@@ -103,6 +103,13 @@ LEARNER: dict[str, Felt] = {
     "reduction": to("minimum", **THIRD_STAGE),
     "model_noise": to(False, **THIRD_STAGE),
     "action_noise": to(0.5, **THIRD_STAGE),
+    # MOPO, MOBILE
+    "model_hidden_sizes": to([8]),
+    "model_learning_rate": to(0.02),
+    "imagined_share": to(0.5),
+    "penalty": to("bellman", "aleatoric"),
+    "penalty_coef": to(0.0),
+    "penalty_samples": to(2, penalty="bellman"),
     # weighted imitation
     "policy": to("squashed"),
     "max_q_value": to(-1.0),
@@ -136,12 +143,17 @@ LEARNER: dict[str, Felt] = {
     "lagrange": to(True),
     "target_gap": to(5.0, lagrange=True),
     "lagrange_form": to("weighted", lagrange=True),
-    "backup_entropy": to(True),
+    "backup_entropy": to(True, False),
     "max_target_backup": to(True),
     "max_target_order": to("min_max", max_target_backup=True, num_critics=6, critic_init="orthogonal"),
     "bc_steps": to(3),
 }
 OF_ONE: dict[tuple[str, str], Felt] = {
+    **{
+        (algo, name): felt
+        for algo in ("mopo", "mobile")
+        for name, felt in {"model_updates": to(2), "horizon": to(2)}.items()
+    },
     ("lion", "actor_learning_rate"): to(0.02, **THIRD_STAGE),
     ("lion", "gamma"): to(0.5, **THIRD_STAGE),
     **{
@@ -165,6 +177,11 @@ OF_ONE: dict[tuple[str, str], Felt] = {
     ("crr", "tau"): to(0.5, target_update="soft"),
 }
 """Where a setting is felt otherwise in one algorithm."""
+
+ALWAYS: dict[str, dict[str, Any]] = {
+    algo: {"model_updates": 1, "model_hidden_sizes": [6]} for algo in ("mopo", "mobile")
+}
+"""What an algorithm is given on both sides, so that three updates reach all of it."""
 
 OF_THE_DATA = {("bc", "gamma"), ("td3_bc", "exploration_noise")}
 """Settings of a learner that only its data or its collection feel: see them in `felt_data`, `felt_runs`."""

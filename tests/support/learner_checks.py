@@ -28,6 +28,7 @@ def random_batch(seed: int, batch_size: int = BATCH, **extra: Tensor) -> dict[st
         "next_obs": torch.randn(batch_size, OBS, generator=generator),
         "dones": (torch.rand(batch_size, generator=generator) < 0.25).float(),
         "next_actions": torch.rand(batch_size, ACTIONS, generator=generator) * 1.9 - 0.95,
+        "episodes": (torch.arange(batch_size) // 4).float(),
         **extra,
     }
 

@@ -34,6 +34,12 @@ from rl_training.algorithms.learner import UpdateResult as UpdateResult
 from rl_training.algorithms.lion import LION as LION
 from rl_training.algorithms.lion import LION as LIONAlgorithm
 from rl_training.algorithms.lion import lion_loss as lion_loss
+from rl_training.algorithms.mobile import MOBILE as MOBILE
+from rl_training.algorithms.mobile import MOBILE as MOBILEAlgorithm
+from rl_training.algorithms.mobile import mobile_loss as mobile_loss
+from rl_training.algorithms.mopo import MOPO as MOPO
+from rl_training.algorithms.mopo import MOPO as MOPOAlgorithm
+from rl_training.algorithms.mopo import mopo_loss as mopo_loss
 from rl_training.algorithms.rebrac import ReBRAC as ReBRAC
 from rl_training.algorithms.rebrac import ReBRAC as ReBRACAlgorithm
 from rl_training.algorithms.rebrac import rebrac_loss as rebrac_loss

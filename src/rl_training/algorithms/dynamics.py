@@ -79,13 +79,13 @@ class ModelLearner(Learner):
         self.resample_seed = seed
         super().__init__(model, seed=seed, **keywords)
 
-    def add_dynamics(self) -> None:
+    def add_dynamics(self, learning_rate: float | None = None) -> None:
         """The model's ensemble with its optimisers, its resamples and the weights that are kept."""
         dynamics = self.part("dynamics", DynamicsEnsemble)
         self.dynamics = dynamics
         self._has_ends: bool | None = None
         for name, network in (("model", dynamics.net), ("ends", dynamics.end_net)):
-            self.add_optimizer(name, network.parameters(), "critic", weight_decay=WEIGHT_DECAY)
+            self.add_optimizer(name, network.parameters(), "critic", WEIGHT_DECAY, learning_rate)
         self.kept_dynamics = self.add_target("dynamics", dynamics)
         zeros = {name: torch.zeros(dynamics.members) for name in ("unseen_error", "unseen_rows")}
         zeros["unseen_squares"] = torch.zeros(dynamics.members, dynamics.obs_dim + 1)

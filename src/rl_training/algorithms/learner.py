@@ -264,10 +264,16 @@ class Learner(ABC):
         return found
 
     def add_optimizer(
-        self, name: str, parameters: Iterable[Tensor], group: Group, weight_decay: float = 0.0
+        self,
+        name: str,
+        parameters: Iterable[Tensor],
+        group: Group,
+        weight_decay: float = 0.0,
+        learning_rate: float | None = None,
     ) -> None:
-        """Give `parameters` to an optimiser; `group` decides its learning rate and who schedules it."""
-        self.optimizers[name] = Adam(parameters, self.config.rate_of(group), weight_decay=weight_decay)
+        """Give `parameters` to an optimiser; `group` decides its schedule, and its rate if none is given."""
+        rate = self.config.rate_of(group) if learning_rate is None else learning_rate
+        self.optimizers[name] = Adam(parameters, rate, weight_decay=weight_decay)
         self.groups[name] = group
 
     def add_target(self, name: str, source: Module) -> Module:
@@ -485,9 +491,9 @@ def losses_on(learner: Learner, batch: Batch) -> MetricTensors:
 
     The random numbers are the same in every call, so that two measurements differ by the networks alone.
     """
-    shapes = learner.noise_shapes(batch["obs"].shape[-2])
-    flat = draw_flat(noise_streams(0, "held out", learner.device), shapes)
     with at_rest(learner), learner.own_products(batch["obs"].shape[-2]):
+        shapes = learner.noise_shapes(batch["obs"].shape[-2])
+        flat = draw_flat(noise_streams(0, "held out", learner.device), shapes)
         metrics = learner.step(batch, unpack_noise(flat, shapes), "full")
     return {name: value for name, value in metrics.items() if name.endswith("_loss")}
 

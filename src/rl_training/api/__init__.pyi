@@ -11,6 +11,8 @@ from rl_training.api.algorithms import EDAC as EDAC
 from rl_training.api.algorithms import FQL as FQL
 from rl_training.api.algorithms import IQL as IQL
 from rl_training.api.algorithms import LION as LION
+from rl_training.api.algorithms import MOBILE as MOBILE
+from rl_training.api.algorithms import MOPO as MOPO
 from rl_training.api.algorithms import REDQ as REDQ
 from rl_training.api.algorithms import ReBRAC as ReBRAC
 from rl_training.api.algorithms import SAC as SAC

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rl_training.config import setting
 from rl_training.core.schema import MAX_CRITICS
 from rl_training.models.actors import Actor, DeterministicTanh
-from rl_training.models.models import PolicyModel
+from rl_training.models.models import MLPSACModel, PolicyModel, SACNetworkConfig
 from rl_training.models.networks import Activation, NetworkConfig, NetworkPlan, build_network, widths
 
 LOG_STD_RANGE = (-5.0, 1.0)
@@ -185,3 +185,27 @@ class DynamicsModel(PolicyModel):
 
     def build(self, generator: torch.Generator | None) -> None:
         self.dynamics = self.config.ensemble(self.obs_dim, self.action_dim, generator)
+
+
+class ModelBasedSACNetworkConfig(SACNetworkConfig):
+    """Keywords of `MLPModelBasedSACModel`."""
+
+    members: int = setting(
+        5, "dynamics networks, each on its own resample of the episodes", ge=1, most=MAX_CRITICS
+    )
+    model_hidden_sizes: tuple[int, ...] = widths((200, 200), "widths of the hidden layers of the model")
+
+
+class MLPModelBasedSACModel(MLPSACModel):
+    """SAC's networks, and a model of the plant that also learns how far the next state scatters."""
+
+    config_class = ModelBasedSACNetworkConfig
+    config: ModelBasedSACNetworkConfig
+    dynamics: DynamicsEnsemble
+
+    def build(self, generator: torch.Generator | None) -> None:
+        super().build(generator)
+        plan = NetworkPlan(hidden_sizes=self.config.model_hidden_sizes, activation="silu", part="critic")
+        self.dynamics = DynamicsEnsemble(
+            self.obs_dim, self.action_dim, self.config.members, plan, generator=generator
+        )
