@@ -22,7 +22,7 @@ def learner_of(algo: str) -> Any:
     recipe = get_recipe(algo)
     env = "Pendulum-v1" if recipe.online else None
     settings = TrainConfig(
-        algo=algo, env_id=env, total_timesteps=10, algo_kwargs={"hidden_sizes": [8]}
+        algo=algo, env_id=env, total_timesteps=10_000, algo_kwargs={"hidden_sizes": [8]}
     ).run_config()
     return recipe.build_learner(settings, unit_spaces(3, 2), seed=0, device=torch.device("cpu"))
 
@@ -35,7 +35,7 @@ def batch_of(learner: Any, rows: int = 16) -> dict[str, torch.Tensor]:
     }
     batch |= {"rewards": torch.randn(rows, generator=generator), "dones": torch.zeros(rows)}
     batch |= {"returns_to_go": torch.zeros(rows), "discounts": torch.full((rows,), 0.9)}
-    batch |= {"episodes": torch.arange(rows) // 4}
+    batch |= {"episodes": (torch.arange(rows) // 4).float()}
     return {name: values for name, values in batch.items() if name in learner.needs or name in STANDARD}
 
 

@@ -165,6 +165,8 @@ LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "EDAC": ("EDAC", {}),
     "FQL": ("FQL", {"flow_steps": 3}),
     "LION": ("LION", {"model_updates": 1, "behavior_updates": 1, "horizon": 3, "rollouts": 8}),
+    "MOPO": ("ModelBasedSAC", {"model_updates": 1}),
+    "MOBILE": ("ModelBasedSAC", {"model_updates": 1, "penalty_samples": 2}),
     "DQN": ("DQN", {"td_loss": "square"}),
     "DiscreteCQL": ("DQN", {"num_critics": 1}),
 }

@@ -61,6 +61,7 @@ class MOPO(ModelLearner, SAC):
     config_class = MOPOConfig
     config: MOPOConfig
     model: MLPModelBasedSACModel
+    takes_actions = ("numbers",)
     delayed_metrics: ClassVar[tuple[str, ...]] = (
         *("model_loss", "model_unseen_loss", "critic_loss", "target_q_mean", "actor_loss", "entropy_term"),
         *("alpha", "imagined_reward", "penalty_mean"),
@@ -280,6 +281,15 @@ class MOPORunConfig(MOPOConfig, ModelBasedSACNetworkConfig, OfflineFields):
         if self.n_step > 1:
             raise ValueError(f"n_step must be 1: the model learns single steps, got {self.n_step}")
         return self
+
+    def mistaken_lengths(self, total: int | None, online: int | None) -> list[str]:
+        """The second stage must be reached."""
+        if total is None or total > self.model_updates:
+            return []
+        return [
+            f"total_timesteps must be > {self.model_updates}, the updates of the model before the policy "
+            f"learns, got {total}; lower algo_kwargs.model_updates for less"
+        ]
 
 
 RECIPE = Recipe("mopo", MOPO, MLPModelBasedSACModel, MOPORunConfig, title="MOPO", papers=("2005.13239",))
