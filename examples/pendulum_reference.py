@@ -2,6 +2,8 @@
 
 import argparse
 
+import yaml
+
 import rl_training
 from rl_training.core.registry import algorithm_classes
 
@@ -14,9 +16,13 @@ def main(algo: str | None = None) -> None:
     parser.add_argument("--eval-episodes", type=int, default=20)
     parser.add_argument("--output-dir", default="runs")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting")
     settings = vars(parser.parse_args())
 
     name = settings.pop("algo")
+    for each in settings.pop("set"):
+        setting, _, value = each.partition("=")
+        settings[setting] = yaml.safe_load(value)
     agent = getattr(rl_training, classes[name])(f"{name}/pendulum", **settings)
     result = agent.learn()
     print(f"return {result.metrics['eval_return_mean']:.1f} over {settings['eval_episodes']} episodes")

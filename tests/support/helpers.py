@@ -131,6 +131,8 @@ def assert_example_runs(algo: str, output_dir: Path) -> None:
     """
     script = ROOT / "examples" / f"{algo}_{task_of(algo)}_reference.py"
     words = ["--total-timesteps", "128", "--eval-episodes", "1", "--output-dir", str(output_dir)]
+    for name, value in TINY_STAGES.get(algo, {}).items():
+        words += ["--set", f"{name}={value}"]
     shown = io.StringIO()
     argv, path = [str(script), *words], [str(script.parent), *sys.path]
     with patch.multiple(sys, argv=argv, path=path), redirect_stdout(shown):
