@@ -49,6 +49,9 @@ STARTS = {
         "--corl {corl} --data {log} --reference=-1000,0 --algo corl-iql:4 --seeds 0 --output-dir out",
         "| pendulum-random-v0 | corl-iql | 4 | 1 | -7 ± 0 |",
     ),
+    "scores/dead_time.py": Start(
+        "--algos td3_bc --seeds 0 --updates 4 --episodes 4", "| td3_bc | x, lags(a, 2) | 4 |"
+    ),
     "scores/finetune_scores.py": Start(
         "pendulum --data {log} --corl {corl} --cases td3_bc corl-iql --seeds 0 --offline 4 --online 4 "
         "--output-dir out",
