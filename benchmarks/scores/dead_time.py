@@ -1,6 +1,6 @@
 """A dead time of two steps with a known answer: policies that see their last actions, and such that do not.
 
-x' = 0.9 x + 0.5 a of two steps before, reward -(x² + 0.1 a²), discount 0.95, from x = 1 with no action before:
+x' = 0.9 x + 0.5 a of two steps before, reward -(x² + 0.1 a²), discount 0.95, from x = 1 and no action before:
 the best controller that sees x and the last two actions is worth -2.517, the best of x alone -2.716.
 The log is of a weak linear law with noise. Nothing in the problem is random, so that values are exact.
 
