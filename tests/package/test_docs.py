@@ -30,6 +30,8 @@ SHORTER = (
     (r"--episodes \d+", "--episodes 1"),
 )
 EXAMPLE_LOG = "# an example log"
+TOLD = pytest.mark.filterwarnings("default::rl_training.data.reading.DataWarning")
+"""What a page's reader is told about the data is no mistake."""
 PACKAGED = re.compile(r'load_config\("(\w+/\w+)"\)')
 
 
@@ -57,6 +59,7 @@ def pages_with(language: str) -> list[object]:
 
 
 @pytest.mark.slow
+@TOLD
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -66,6 +69,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
+@TOLD
 @pytest.mark.parametrize("page", pages_with("bash"))
 def test_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
