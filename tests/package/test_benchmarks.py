@@ -70,6 +70,7 @@ STARTS = {
     "speed/data_loading.py": Start(
         "--rows 2000 --repeats 1 --files log.parquet", "log.parquet: peak memory / arrays"
     ),
+    "speed/database_loading.py": Start("--rows 3000 --columns 3 --repeats 1", "| "),
     "speed/memory_growth.py": Start(f"{TINY_BC} --mode eager --updates 20", "\n| bc | eager |"),
     "speed/predict_latency.py": Start("--calls 20 --rounds 2", "| ONNX (onnxruntime) |"),
     "speed/profile_updates.py": Start(f"{TINY_BC} --mode eager", "\n| bc | "),

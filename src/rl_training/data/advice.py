@@ -31,7 +31,7 @@ LAGS = (0, 1, 2, 4, 8)
 """Rows looked back."""
 
 _ENOUGH_ROWS = 400
-_MOST_COLUMNS = 40
+_MOST_COLUMNS = 60
 
 _WORTH = 0.85
 """History matters where it takes the part of some column that is not foreseen below this share of itself."""
