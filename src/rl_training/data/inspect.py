@@ -506,11 +506,12 @@ def _draw_effects(panel: Axes, advice: Advice) -> None:
     count = len(advice.effects)
     for index, (name, sizes) in enumerate(advice.effects.items()):
         places = np.arange(len(sizes)) + 0.8 * (index + 0.5) / count - 0.4
-        panel.bar(places, sizes, width=0.8 / count, label=name)
+        shares = np.array(sizes) / max(max(sizes), 1e-12)
+        panel.bar(places, shares, width=0.8 / count, label=name)
     panel.grid(alpha=0.25)
     if count <= MANY:
         _legend(panel)
-    _label(panel, "rows since an action was set", "effect on the next row, in its standard errors")
+    _label(panel, "rows since an action was set", "effect on the next row (largest: 1)")
 
 
 def _legend(panel: Axes) -> None:
