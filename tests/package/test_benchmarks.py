@@ -89,6 +89,11 @@ STARTS = {
     "faults/mutants.py": Start("warm-up: ignored", "1 of 1 faults killed"),
     "judge/truth.py": Start(f"{TRUTH} --seeds 0", "| pendulum-random-0.001 0 | headline |"),
     "judge/hidden.py": Start("--logs tank --seeds 0 --updates 20", "clean ones that did not:"),
+    "judge/dial.py": Start(
+        "--plants tank --algos lion --set model_updates=2 --set behavior_updates=2 --set total_timesteps=5 "
+        "--set horizon=2 --set hidden_sizes=[4] --judge --judging {judge}",
+        ", takes ",
+    ),
     "judge/selection.py": Start(f"{TRUTH} --seed 0", "| judge's first choice |"),
     "judge/d3rlpy_fqe.py": Start("--help", "--ours"),
     "judge/speed.py": Start("--data {log} --widths 8 --rounds 1", "ms an update of 96 networks"),
