@@ -7,12 +7,12 @@ python benchmarks/judge/dial.py --plants tank --algos lion --set pull=0.1 --judg
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,10 +74,9 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--set", dest="given", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--judge", action="store_true", help="also say which position the judge takes")
-    parser.add_argument("--judging", type=Path, help="settings of the judgement, YAML")
+    parser.add_argument("--settings", type=json.loads, default={}, help="settings of the judgement, as JSON")
     options = parser.parse_args()
     given = {name: yaml.safe_load(value) for name, _, value in (e.partition("=") for e in options.given)}
-    how = {} if options.judging is None else yaml.safe_load(options.judging.read_text())
     print("| plant | who | true value (lion: at dial 0 / .25 / .5 / .75 / 1) | CPU seconds, judge |")
     print("|---|---|---|---|", flush=True)
     for name in options.plants:
@@ -90,7 +89,7 @@ def main() -> None:
             note = f"{np.mean([each[1] for each in runs]):.0f}"
             if options.judge and algo == "lion":
                 pairs = zip(runs, options.seeds, strict=True)
-                note += f", takes {', '.join(judged(each[0], plant, seed, how) for each, seed in pairs)}"
+                note += f", takes {', '.join(judged(each[0], plant, seed, options.settings) for each, seed in pairs)}"
             row(name, algo, [true_values(each[0], plant) for each in runs], note)
 
 
