@@ -89,7 +89,8 @@ def main() -> None:
             note = f"{np.mean([each[1] for each in runs]):.0f}"
             if options.judge and algo == "lion":
                 pairs = zip(runs, options.seeds, strict=True)
-                note += f", takes {', '.join(judged(each[0], plant, seed, options.settings) for each, seed in pairs)}"
+                taken = [judged(each[0], plant, seed, options.settings) for each, seed in pairs]
+                note += f", takes {', '.join(taken)}"
             row(name, algo, [true_values(each[0], plant) for each in runs], note)
 
 
