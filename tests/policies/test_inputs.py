@@ -132,6 +132,8 @@ def test_every_file_takes_the_dial(suffix: str, guarded: bool, tmp_path: Path) -
     for dial in (0.0, 0.6, np.linspace(0, 1, 6)):
         np.testing.assert_allclose(opened.predict(OBS, dial=dial), policy.predict(OBS, dial=dial), atol=1e-6)
     np.testing.assert_allclose(opened.predict(OBS), policy.predict(OBS, dial=0.75), atol=1e-6)
+    turned = opened.with_inputs(dial=0.6).predict(OBS)
+    np.testing.assert_allclose(turned, policy.predict(OBS, dial=0.6), atol=1e-6)
     step = opened.controller().act(OBS[0], dial=0.6)
     np.testing.assert_allclose(step.action, policy.predict(OBS[0], dial=0.6), atol=1e-6)
     assert np.isfinite(step.novelty) == guarded

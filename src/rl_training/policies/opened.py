@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -250,6 +250,11 @@ class DeployedPolicy(ActingPolicy, ABC):
         self.inputs, self.memory = self.file_inputs.chosen, self.file_inputs.memory
         if metadata.get("guard") is not None:
             self.guard_facts = GuardFacts.from_dict(metadata["guard"], self.spaces)
+
+    def with_inputs(self, **chosen: float) -> Self:
+        other = super().with_inputs(**chosen)
+        other.file_inputs = replace(self.file_inputs, chosen=other.inputs)
+        return other
 
     def act(self, obs: Array, deterministic: bool = True, **inputs: npt.ArrayLike | None) -> FloatArray:
         if not deterministic:
