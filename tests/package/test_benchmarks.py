@@ -61,6 +61,9 @@ STARTS = {
         "--algos sac --seeds 0 --target -1000000 --eval-interval 20 --learning-starts 10 --output-dir out",
         "\n| sac | 20 | ",
     ),
+    "scores/plant_of_choices.py": Start(
+        "--runs 8 --updates 2 --seeds 0", "| two switches, learned as choices | 0 | "
+    ),
     "scores/parity/run.py": Start("", "| case | 1 | 5 | 50 |"),
     "speed/amd_path.py": Start("--algo bc --starts 1 --seconds 0.01", "\n| bc | "),
     "speed/compile_time.py": Start(f"{TINY_BC} --seconds 0.01 --backend aot_eager", "\n| bc | 1 | "),
