@@ -17,12 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NOT_SOURCE = shutil.ignore_patterns(
-    ".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info", "build", "dist", "site", "runs"
-)
+NOT_SOURCE = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info")
+AT_THE_TOP = {"build", "dist", "site", "runs"}
+"""What is made beside the sources; the package has a room `runs` of its own."""
 TINY_RUN = (
     *("total_timesteps=50", "eval_episodes=1", "algo_kwargs.dataset_size=400", "algo_kwargs.batch_size=32"),
     "algo_kwargs.hidden_sizes=[16, 16]",
@@ -56,19 +57,61 @@ def environment(python: str, folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def build(python: str, work: Path) -> tuple[Path, Path]:
-    """The sdist and the wheel made from it, from a copy: building leaves files behind."""
+def build(python: str, work: Path) -> tuple[Path, Path, Path]:
+    """The sdist, the wheel made from it, and that of the runtime; building leaves files behind in a copy."""
     source, dist = work / "source", work / "dist"
-    shutil.copytree(ROOT, source, symlinks=True, ignore=NOT_SOURCE)
+    shutil.copytree(
+        ROOT,
+        source,
+        symlinks=True,
+        ignore=lambda folder, names: (
+            NOT_SOURCE(folder, names) | (AT_THE_TOP & {*names} if Path(folder) == ROOT else set())
+        ),
+    )
     builder = environment(python, work / "builder")
     step("install build", builder, "-m", "pip", "install", "--quiet", "build", cwd=work)
     step("build", builder, "-m", "build", "--outdir", dist, source, cwd=work)
     (sdist,), (wheel,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
-    return sdist, wheel
+    return sdist, wheel, build_runtime(source, builder, dist, work)
 
 
-def use(python: str, wheel: Path, work: Path) -> None:
-    """Install the wheel with the pinned versions, then train and predict with it."""
+def build_runtime(source: Path, builder: Path, dist: Path, work: Path) -> Path:
+    """The wheel for machines that serve a policy: the same sources, the few dependencies of the runtime."""
+    project = source / "pyproject.toml"
+    text = project.read_text(encoding="utf-8")
+    runtime = tomllib.loads(text)["tool"]["rl_training"]["runtime"]
+    needed = text[text.index("dependencies = [") : text.index("]\n\n[project.optional-dependencies]") + 1]
+    listed = ", ".join(f'"{each}"' for each in runtime["dependencies"])
+    text = text.replace(needed, f"dependencies = [{listed}]")
+    project.write_text(text.replace('name = "rl-training"', f'name = "{runtime["name"]}"'), encoding="utf-8")
+    step("build runtime", builder, "-m", "build", "--wheel", "--outdir", dist, source, cwd=work)
+    (wheel,) = dist.glob("rl_training_runtime-*.whl")
+    return wheel
+
+
+SERVE = """
+import importlib.util, sys
+from pathlib import Path
+assert importlib.util.find_spec("torch") is None, "torch is installed"
+from rl_training.serve.app import Service
+told = Service.of(Path(sys.argv[1]), None, "act", None, 60.0).act({"obs_0": 1.0, "obs_1": 0.0, "obs_2": 0.0})
+print(told["action"]["action_0"])
+"""
+
+
+def serve(python: str, wheel: Path, policy: Path, work: Path) -> None:
+    """Install the runtime alone, and ask it for an action."""
+    installed = environment(python, work / "runtime")
+    constraints, pip = ROOT / "constraints.txt", ("-m", "pip", "install", "--quiet")
+    step("install runtime", installed, *pip, "-c", constraints, wheel, cwd=work)
+    told = step("serve", installed, "-c", SERVE, policy, cwd=work)
+    expect(abs(float(told)) <= 2.0, f"an action within [-2, 2] was expected, got {told}")
+    command = installed.parent / "rl-training"
+    expect("--decisions" in step("serve --help", command, "serve", "--help", cwd=work), "serve has no help")
+
+
+def use(python: str, wheel: Path, work: Path) -> Path:
+    """Install the wheel with the pinned versions, train, predict, and export; returns the exported policy."""
     installed = environment(python, work / "installed")
     constraints = ROOT / "constraints.txt"
     wanted = f"{wheel}[parquet]"
@@ -87,6 +130,9 @@ def use(python: str, wheel: Path, work: Path) -> None:
     expect("--obs T_tank,level,outflow" in told, f"no mapping was proposed: {told}")
     places = step("where", installed, "-c", "import rl_training; print(rl_training.__file__)", cwd=empty)
     expect(str(work) in places, f"another rl_training was used: {places}")
+    policy = empty / "policy.safetensors"
+    step("export", command, "export", "--checkpoint", run_dir, "--out", policy, cwd=empty)
+    return policy
 
 
 def expect(fact: bool, problem: str) -> None:
@@ -111,7 +157,8 @@ def main() -> int:
                     options.dist.mkdir(parents=True, exist_ok=True)
                     shutil.copy(file, options.dist)
             if not options.build_only:
-                use(options.python, files[1], Path(name))
+                policy = use(options.python, files[1], Path(name))
+                serve(options.python, files[2], policy, Path(name))
         except Failed as problem:
             print(f"error: {problem}", file=sys.stderr)
             return 1
