@@ -291,6 +291,7 @@ def test_the_model_has_a_rate_of_its_own() -> None:
     assert rates == {"actor": 0.25, "alpha": 0.25, "critic": 0.125}
 
 
+@pytest.mark.slow
 def test_compiled_equals_eager() -> None:
     def make(seed: int) -> MOPO:
         return build(seed, MOBILE, horizon=2, policy_delay=1)
