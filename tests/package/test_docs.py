@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from doc_blocks import PAGES, blocks
-from helpers import ROOT
+from helpers import ROOT, TINY_STAGES
 from rl_training.cli import main
 from rl_training.core.registry import algorithm_facts, builtin_algorithms
 
@@ -46,7 +46,9 @@ def short_run(config: str) -> list[str]:
     """Overrides that make a run of a config last about a second."""
     overrides = ["total_timesteps=120", "eval_episodes=1"]
     overrides += ["algo_kwargs.batch_size=32", "algo_kwargs.hidden_sizes=[16, 16]"]
-    algorithm = algorithm_facts(config.partition("/")[0])
+    name = config.partition("/")[0]
+    overrides += [f"algo_kwargs.{each}={value}" for each, value in TINY_STAGES.get(name, {}).items()]
+    algorithm = algorithm_facts(name)
     if algorithm is not None:
         own = "learning_starts=100" if algorithm.online else "dataset_size=400"
         overrides.append(f"algo_kwargs.{own}")
