@@ -279,12 +279,14 @@ class Search:
         if stored:
             self.say(f"Going on with the search in {self.folder}.")
             return {each.name: int(stored["updates"][each.name]) for each in self.recipes}
+        measured = [each for each in self.recipes if each.updates is None]
         costs = [
             seconds_per_update(self.common.config(each, self.folder, 1_000), self.whole, self.spaces)
-            for each in self.recipes
+            for each in measured
         ]
         counts = affordable(costs, self.config.minutes)
-        updates = {each.name: each.updates or count for each, count in zip(self.recipes, counts, strict=True)}
+        chosen = {each.name: count for each, count in zip(measured, counts, strict=True)}
+        updates = {each.name: each.updates or chosen[each.name] for each in self.recipes}
         write_json_atomic(file, {"facts": facts, "updates": updates})
         return updates
 

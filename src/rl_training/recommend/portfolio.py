@@ -47,6 +47,7 @@ class Recipe:
 
 CONTINUOUS = (
     Recipe("bc", "bc", {}),
+    Recipe("lion", "lion", {}, updates=5_000),  # its three stages, as long as its defaults are
     Recipe("td3_bc", "td3_bc", {"alpha": 2.5}),
     Recipe("td3_bc-bold", "td3_bc", {"alpha": 40.0}),
     Recipe("iql", "iql", {"beta": 3.0}),
