@@ -173,6 +173,15 @@ def test_right_values_pass_and_wrong_ones_do_not(ended: JudgedLog) -> None:
     assert falsified(ended, np.full(len(ended), returns.mean())) == "refused"
 
 
+def test_values_that_plainly_follow_the_returns_need_not_add_up_from_row_to_row() -> None:
+    """Operators, each of whom goes on as it began: what comes after a cut-off end tells them apart."""
+    log = prepared(feedback_log(episodes=80, length=5))
+    draws = np.random.default_rng(0)
+    of_operators = 5.0 * log.reward_scale.spread * draws.normal(size=80)
+    right = of_operators[log.numbers] + 0.5 * log.reward_scale.spread * draws.normal(size=len(log))
+    assert falsified(log, right - right.mean() + log.reward_scale.level) == "passed"
+
+
 # ---- rollouts in a model whose laws are stated
 
 
