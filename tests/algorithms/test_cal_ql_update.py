@@ -127,10 +127,10 @@ def test_calibrated_values_stay_nearer_to_the_returns() -> None:
     assert values[CQL] < values[CalQL]
 
 
-def test_stacked_learners_equal_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner_checks, "random_batch", lambda seed: random_batch(seed=seed))
+def test_stacked_learners_equal_single_ones() -> None:
     learner_checks.check_stacked_equals_single(
-        lambda seed: CalQL(small_model(seed=seed), seed=seed, num_cql_samples=2)
+        lambda seed: CalQL(small_model(seed=seed), seed=seed, num_cql_samples=2),
+        batch=lambda seed: random_batch(seed=seed),
     )
 
 

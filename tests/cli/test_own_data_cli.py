@@ -88,8 +88,9 @@ def test_columns_that_not_every_file_has_are_named(
         (tmp_path / "some" / f"{name}.csv").write_text("\n".join([head, *rows]))
     assert run("data", "inspect", "some", "--json") == 0
     questions = json.loads(capsys.readouterr().out)["questions"]
-    assert "pump: not in every file (some/b.csv has no such column), so it cannot be used" in questions
-    assert "level: not in every file (some/a.csv has no such column), so it cannot be used" in questions
+    for name, file in (("pump", "b"), ("level", "a")):
+        words = f"{name}: not in every file (some/{file}.csv has no such column), so it is left out"
+        assert any(question.startswith(words) for question in questions)
     assert run("data", "inspect", "some", "--obs", "x,pump", "--action", "valve") == 2
     assert "some/b.csv: no column 'pump', which some/a.csv has" in capsys.readouterr().err
 
