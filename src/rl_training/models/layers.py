@@ -55,8 +55,12 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if 1 < width < NARROW and weight.dim() == x.dim() == 2:
         # Contiguous, so that the gradient of the weight is computed the same way round.
         return torch.mm(weight.mT.contiguous(), x.mT).mT + bias
+    if torch.compiler.is_compiling() and weight.dim() == x.dim() == 2:
+        # Compiled, the bias joins the next kernel: behind an axis of one, as `mm` and a bias would become
+        # `addmm`, which copies the bias first.
+        return (torch.mm(x, weight)[None] + bias)[0]
     if torch.compiler.is_compiling() or weight.dim() > 3 or x.dim() > weight.dim():
-        return product(x, weight) + bias  # compiled, the bias joins the next kernel
+        return product(x, weight) + bias
     if weight.dim() == 2:
         return torch.addmm(bias, x, weight)
     return torch.baddbmm(bias, x.expand(weight.shape[0], *x.shape[-2:]), weight)
@@ -65,14 +69,16 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right with broadcast leading axes, as one library call on memory as it is.
 
-    `matmul` would fold a leading axis of one into the rows and pay with a copy of the result; compiled, `mm`
-    and a bias would become `addmm`, which copies the bias first, and not one kernel of bias and activation.
+    `matmul` would fold a leading axis of one into the rows and pay with a copy of the result.
     """
-    if left.dim() == right.dim() == 2:
-        return torch.bmm(left[None], right[None])[0]
     if left.dim() == right.dim() == 3:
         members = max(left.shape[0], right.shape[0])
-        return torch.bmm(left.expand(members, -1, -1), right.expand(members, -1, -1))
+        left, right = left.expand(members, -1, -1), right.expand(members, -1, -1)
+        if torch.compiler.is_compiling():
+            # oneDNN copies factors that are repeated or cut out, at every call and slowly; here the copy
+            # joins the kernel before, and serves the gradients too.
+            left, right = left.contiguous(), right.contiguous()
+        return torch.bmm(left, right)
     return torch.matmul(left, right)
 
 
