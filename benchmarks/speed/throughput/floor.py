@@ -1,4 +1,7 @@
-"""The GEMM floor: only the matrix products that an update needs, with nothing in between."""
+"""The GEMM floor: only the matrix products that an update needs, with nothing in between.
+
+Each product by the library that is fastest for it here, MKL or oneDNN, whatever an update takes.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import torch
 from passes import Pass, passes_of
 from protocol import Meter, Spec
 from torch import Tensor
+
+from rl_training.core.products import Library, computed_by, rounds_as_single
 
 TRIALS = 5
 
@@ -27,7 +32,10 @@ class Product:
         (torch.mm if self.left.dim() == 2 else torch.bmm)(self.left, self.right, out=self.out)
 
 
-def fastest(product: Product) -> list[Product]:
+LIBRARIES: tuple[Library, ...] = ("mkl", "onednn") if rounds_as_single() else ("mkl",)
+
+
+def fastest(product: Product) -> tuple[Library, list[Product]]:
     """The same product in one call or member by member, as it stands or transposed: what is faster here.
 
     Batched products with one column and products with few columns are slow in some libraries.
@@ -36,20 +44,23 @@ def fastest(product: Product) -> list[Product]:
     if product.left.dim() > 2:
         members = [Product(*parts) for parts in zip(product.left, product.right, product.out, strict=True)]
         ways += [members, [transposed(member) for member in members]]
-    return min(ways, key=best_time)
+    timed = [(best_time(way, library), library, way) for library in LIBRARIES for way in ways]
+    _, library, way = min(timed, key=lambda each: each[0])
+    return library, way
 
 
 def transposed(product: Product) -> Product:
     return Product(product.right.mT, product.left.mT, torch.empty(product.out.mT.shape))
 
 
-def best_time(products: Sequence[Product]) -> float:
+def best_time(products: Sequence[Product], library: Library) -> float:
     times = []
-    for _ in range(TRIALS):
-        start = time.perf_counter()
-        for product in products:
-            product.run()
-        times.append(time.perf_counter() - start)
+    with computed_by(library):
+        for _ in range(TRIALS):
+            start = time.perf_counter()
+            for product in products:
+                product.run()
+            times.append(time.perf_counter() - start)
     return min(times)
 
 
@@ -79,21 +90,22 @@ def updates(spec: Spec) -> None:
     torch.set_num_threads(spec.threads)
     passes = passes_of(spec)
     unit = max(step.every for step in passes)
-    products = [
-        chosen
-        for update in range(unit)
-        for step in passes
-        if update % step.every == 0
-        for product in products_of(step)
-        for chosen in fastest(product)
-    ]
+    products: dict[Library, list[Product]] = {library: [] for library in LIBRARIES}
+    for update in range(unit):
+        for step in passes:
+            if update % step.every == 0:
+                for product in products_of(step):
+                    library, way = fastest(product)
+                    products[library] += way
 
-    def update() -> None:
-        for product in products:
-            product.run()
+    def one_unit() -> None:
+        for library, chosen in products.items():
+            with computed_by(library):
+                for product in chosen:
+                    product.run()
 
     with torch.inference_mode():
-        Meter(unit=unit).repeat(update)
+        Meter(unit=unit).repeat(one_unit)
 
 
 KINDS = {"update": updates}

@@ -89,6 +89,7 @@ COMPARISONS: dict[str, dict[str, Comparison]] = {
         "d3rlpy": same("no Lagrange multiplier, soft backup on both sides"),
         "corl": same(f"{TWO_LAYERS}; no Lagrange multiplier, soft backup on both sides"),
         "axiomrl": other(OTHER_CQL),
+        "jax-corl": same("no Lagrange multiplier, soft backup on both sides"),
     },
     "cal_ql": {
         "d3rlpy": same("no Lagrange multiplier, soft backup on both sides"),

@@ -1,7 +1,8 @@
 """Worker side of JAX-CORL (nissymori/JAX-CORL): its own compiled call of eight updates.
 
 `jax-corl` has networks as ours, `jax-corl-shipped` those of its scripts: layer normalisation in the critics
-of TD3+BC and AWAC and in the value network of IQL, and an AWAC actor of four hidden layers. Batches are drawn
+of TD3+BC and AWAC and in the value network of IQL, and an AWAC actor of four hidden layers (its CQL has
+networks as ours, so that there is one candidate). Batches are drawn
 inside the compiled call, from as many rows as the other candidates go through.
 """
 
@@ -15,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from batches import make_batches
 from checkouts import load_script
-from protocol import Meter, Spec
+from protocol import ACTION_DIM, Meter, Spec
 
-NAMES = {"td3_bc": ("td3bc", "TD3BC"), "iql": ("iql", "IQL"), "awac": ("awac", "AWAC")}
+NAMES = {"td3_bc": ("td3bc", "TD3BC"), "iql": ("iql", "IQL"), "awac": ("awac", "AWAC"), "cql": ("cql", "CQL")}
 """Algorithm -> name of the script and of its class."""
 
 FIELDS = {"observations": "obs", "actions": "actions", "rewards": "rewards", "dones": "dones"}
@@ -25,7 +26,9 @@ FIELDS["next_observations"] = "next_obs"
 
 
 def without_layer_norm(script: ModuleType) -> None:
-    """Its networks are all made of `MLP`, which leaves the normalisation out where it is told to."""
+    """All but CQL are made of `MLP`, which leaves the normalisation out where it is told to."""
+    if not hasattr(script, "MLP"):
+        return
     made = script.MLP
 
     def plain(*arguments: Any, **keywords: Any) -> Any:
@@ -39,8 +42,12 @@ def chosen_config(script: ModuleType, spec: Spec) -> Any:
     widths = {name: spec.widths for name in type(config).model_fields if name.endswith("hidden_dims")}
     if spec.candidate == "jax-corl-shipped":
         widths = {name: (spec.hidden,) * len(getattr(config, name)) for name in widths}
+    if spec.algo == "cql":  # what its own training sets, and the backup of our side
+        widths |= {"action_dim": ACTION_DIM, "target_entropy": -float(ACTION_DIM), "backup_entropy": True}
     # model_copy does not check: some fields are annotated as pairs and hold four sizes
-    return config.model_copy(update={**widths, "batch_size": spec.batch})
+    chosen = config.model_copy(update={**widths, "batch_size": spec.batch})
+    script.config = chosen  # type: ignore[attr-defined]  # CQL's actor reads it there
+    return chosen
 
 
 def updates(spec: Spec) -> None:
