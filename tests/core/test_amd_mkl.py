@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.cli import train as run_command
 from rl_training.core import machine as amd_mkl
-from rl_training.runtime.callbacks import TrainResult
 
 SOURCE = Path(__file__).parents[2] / "src"
 STATE = (
@@ -100,30 +98,3 @@ def test_it_says_why_it_has_no_effect(tmp_path: Path) -> None:
     bare = run(f"import rl_training\n{STATE}", tmp_path, RL_TRAINING_AMD_MKL="1", PATH="/nowhere")
     assert bare.stdout.split()[:2] == ["False", "None"]
     assert "has no effect: it needs a C compiler on the PATH (cc, gcc, clang)" in bare.stderr
-
-
-@pytest.mark.parametrize(
-    ("vendor", "flags", "told"),
-    [
-        ("AuthenticAMD", "avx2 avx512f avx512dq", True),
-        ("AuthenticAMD", "avx2 avx512_bf16", False),
-        ("GenuineIntel", "avx2 avx512f", False),
-    ],
-)
-def test_a_long_run_on_a_processor_that_would_gain_tells_so(
-    tmp_path: Path,
-    vendor: str,
-    flags: str,
-    told: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    processor = tmp_path / "cpuinfo"
-    processor.write_text(f"vendor_id\t: {vendor}\nflags\t\t: fpu {flags}\n")
-    assert amd_mkl.would_help(processor) is told
-    assert not amd_mkl.would_help(tmp_path / "missing")
-    monkeypatch.setattr(run_command, "would_help", lambda: amd_mkl.would_help(processor))
-    for updates, expected in ((19_999, False), (20_000, told)):
-        metrics = {"global_step": updates, "gradient_steps": updates}
-        run_command.report(TrainResult(tmp_path, tmp_path / "step.safetensors", metrics), quiet=False)
-        assert ("RL_TRAINING_AMD_MKL=1 makes updates" in capsys.readouterr().err) is expected

@@ -31,7 +31,6 @@ from rl_training.cli.options import (
     with_column_options,
 )
 from rl_training.core.errors import ConfigError
-from rl_training.core.machine import VARIABLE, would_help
 
 if TYPE_CHECKING:
     from rl_training.config.run import TrainConfig
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
-_LONG = 20_000
-"""Updates of a run that somebody has waited for."""
 
 
 def run_and_report(config: TrainConfig, *, quiet: bool) -> None:
@@ -63,17 +60,6 @@ def report(result: TrainResult, *, quiet: bool) -> None:
         typer.echo(str(result.run_dir))
     else:
         print_table(("result", "value"), _result_rows(result))
-        if (hint := _hint(result)) is not None:
-            typer.echo(hint, err=True)
-
-
-def _hint(result: TrainResult) -> str | None:
-    """What would have made a long run a lot faster on this machine."""
-    from rl_training.core.machine import choose_device
-
-    if result.metrics["gradient_steps"] < _LONG or choose_device("auto").type != "cpu" or not would_help():
-        return None
-    return f"hint: on this processor {VARIABLE}=1 makes updates up to twice as fast (docs/performance.md)"
 
 
 def _estimated(result: TrainResult) -> list[tuple[str, str]]:

@@ -100,18 +100,6 @@ def active() -> bool:
     return bool(_loaded)
 
 
-def would_help(processor: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether runs without the path are much slower here: AMD's processors with AVX-512, half as fast.
-
-    Without AVX-512 the gain is some 10 % (docs/performance.md), too little to speak of unasked.
-    """
-    try:
-        told = processor.read_text()
-    except OSError:
-        return False
-    return not active() and "AuthenticAMD" in told and "avx512f" in told.split()
-
-
 def enable() -> bool:
     """Take the path; where that is not possible, say why and go on without. Returns whether it is taken."""
     if active():

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.files import write_text_atomic
+from rl_training.core.machine import active
 
 Library = Literal["mkl", "onednn"]
 LIBRARIES: tuple[Library, ...] = ("mkl", "onednn")
@@ -199,9 +200,9 @@ _known: dict[str, Times] = {}
 
 
 def _measured(shape: Shape) -> Times:
-    key = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads, " + "x".join(
-        map(str, shape)
-    )
+    mkl = "MKL's code for Intel" if active() else "MKL as it is"
+    conditions = f"{processor()}, torch {torch.__version__}, {mkl}, {torch.get_num_threads()} threads"
+    key = f"{conditions}, {'x'.join(map(str, shape))}"
     if key not in _known:
         _known.update(_kept(cache_file()))
     if key not in _known:
