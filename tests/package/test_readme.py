@@ -27,7 +27,7 @@ def test_the_first_commands_and_those_of_the_command_line_are_all_there() -> Non
     english, chinese = command_blocks("README.md"), command_blocks("README.zh.md")
     assert english[0] == chinese[0] == ["make demo", "make test"]
     tools = [block for block in english if block[0].startswith("rl-training")]
-    assert len(tools) == 2 and [tool for tool in tools if tool not in chinese] == []
+    assert len(tools) == 3 and [tool for tool in tools if tool not in chinese] == []
 
 
 def test_make_demo_installs_what_the_demo_and_the_commands_on_own_data_need() -> None:
