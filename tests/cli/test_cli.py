@@ -57,6 +57,16 @@ class Recorder:
     def predict_checkpoint(self, path: Path, obs: Any, **options: Any) -> Any:
         return self.answer("predict", np.asarray(obs)[..., :1] * 2, path=path, obs=np.asarray(obs), **options)
 
+    def policy(self, path: Path) -> SimpleNamespace:
+        opened = SimpleNamespace(
+            predict=lambda obs: self.predict_checkpoint(path, obs),
+            features=FeatureNames(),
+            guard_facts=None,
+            memory=None,
+            with_inputs=lambda **chosen: opened,
+        )
+        return opened
+
     def resume_training(self, path: Path, **options: Any) -> Any:
         return self.answer("resume", self.result, path=path, **options)
 
@@ -66,13 +76,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     recorder = Recorder(tmp_path / "run")
     modules = {
         "rl_training.runs.train": {"train": recorder.train},
-        "rl_training.policies.loading": {
-            "load_policy": lambda path: SimpleNamespace(
-                predict=lambda obs: recorder.predict_checkpoint(path, obs),
-                features=FeatureNames(),
-                guard_facts=None,
-            )
-        },
+        "rl_training.policies.loading": {"load_policy": recorder.policy},
         "rl_training.runs.resume": {
             name: getattr(recorder, name) for name in ("evaluate_checkpoint", "resume_training")
         },
@@ -159,7 +163,8 @@ def test_evaluate_prints_json(runtime: Recorder, capsys: pytest.CaptureFixture[s
     expected = {"eval_return_mean": -150.0, "eval_return_std": None, "eval_episodes": 3}
     assert json.loads(capsys.readouterr().out) == expected
     given = {"path": Path("runs/x"), "num_episodes": 3, "device": "cpu"}
-    assert runtime.calls == [("evaluate", {**given, "env": None, "wrappers": None, "env_kwargs": None})]
+    given |= {"env": None, "wrappers": None, "env_kwargs": None, "inputs": {}}
+    assert runtime.calls == [("evaluate", given)]
 
 
 def predicted(runtime: Recorder, capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:

@@ -385,10 +385,12 @@ def test_a_file_that_acts_otherwise_is_not_written(
 ) -> None:
     policy: Policy = load_saved_policy(checkpoint_of(runs("sac")), "cpu")
     with pytest.raises(UserError, match=r"was not written: its actions differ .* by 1\.0e-03 of their range"):
-        check_same_actions(policy, lambda obs: policy.predict(obs) + 0.002, Path("p.onnx"))
+        check_same_actions(
+            policy, lambda obs, inputs: {"action": policy.predict(obs) + 0.002}, Path("p.onnx")
+        )
     wrong = (
         lambda policy, program, metadata: b"",
-        lambda content, metadata: lambda obs: {"action": obs[:, :1] * 100.0},
+        lambda content, metadata: lambda obs, inputs: {"action": obs[:, :1] * 100.0},
     )
     monkeypatch.setattr(exporting, "codec", lambda format: wrong)
     with pytest.raises(UserError, match="was not written"):

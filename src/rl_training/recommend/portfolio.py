@@ -138,7 +138,7 @@ def rows_for(
 
 def affordable(costs: Sequence[float], minutes: float) -> list[int]:
     """Updates of each training, so that all of them take an equal part of the training's share."""
-    each = minutes * 60.0 * TRAINING_SHARE / len(costs)
+    each = minutes * 60.0 * TRAINING_SHARE / max(1, len(costs))
     return [min(MOST_UPDATES, max(LEAST_UPDATES, int(each / cost) // 100 * 100)) for cost in costs]
 
 
