@@ -91,7 +91,7 @@ def test_resume_goes_on_in_a_new_place(
         ["predict", "--checkpoint", "RUN", "--obs", "1, nan, 3"],
         ["predict", "--checkpoint", "RUN/config.yaml", "--obs", "1, 2, 3"],
         ["train", "--config", "sac/pendulum", "--set", "env_id=Nowhere-v0"],
-        ["train", "--config", "sac/pendulum", "--set", "env_id=CartPole-v1"],
+        ["train", "--config", "td3/pendulum", "--set", "env_id=CartPole-v1"],
         ["train", "--config", "sac/pendulum", "--output-dir", "RUN/config.yaml"],
     ],
 )

@@ -166,12 +166,14 @@ def test_npz_members_are_packed_as_numpy_packs_them(tmp_path: Path) -> None:
 
 def test_a_huge_product_is_refused_before_it_is_computed() -> None:
     shapes = {"row": (1, 60_000), "column": (60_000, 1), "w": (3, 4), "b": (4,)}
-    refuse_large([("linear", ["obs", "w", "b"], "h"), ("tanh", ["h"], "action")], shapes, 3)
+    refuse_large([("linear", ["obs", "w", "b"], "h"), ("tanh", ["h"], "action")], shapes, {"obs": 3})
     with pytest.raises(UserError, match=r"too large: 'much' would have the shape \(60000, 60000\)"):
-        refuse_large([("multiply", ["row", "column"], "much")], shapes, 3)
+        refuse_large([("multiply", ["row", "column"], "much")], shapes, {"obs": 3})
     with pytest.raises(UserError, match="too large"):
         refuse_large(
-            [("linear", ["w", "w2"], f"x{n}") for n in range(9)], {"w": (4000, 4000), "w2": (4000, 4000)}, 3
+            [("linear", ["w", "w2"], f"x{n}") for n in range(9)],
+            {"w": (4000, 4000), "w2": (4000, 4000)},
+            {"obs": 3},
         )
 
 

@@ -185,8 +185,8 @@ def test_a_signal_finishes_the_step_saves_and_can_be_resumed(number: int, tmp_pa
 
 
 def test_unsupported_environments_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="sac takes only continuous actions, and action 0 is a choice"):
-        train(tiny_config("sac", tmp_path, env_id="CartPole-v1"))
+    with pytest.raises(ConfigError, match="td3 takes only continuous actions, and action 0 is a choice"):
+        train(tiny_config("td3", tmp_path, env_id="CartPole-v1"))
     with pytest.raises(EnvironmentProblem, match="Pendulm-v1"):
         train(tiny_config("sac", tmp_path, env_id="Pendulm-v1"))
     with pytest.raises(ConfigError, match="env_id is required: sac"):

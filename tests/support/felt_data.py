@@ -123,6 +123,7 @@ BESIDE_DATA: dict[str, Felt] = {
 OF_COLUMNS: dict[str, Felt] = {
     "observations": to(["o1", "o0", "o2"]),
     "actions": to(["dial"]),
+    "levels": to({"nobody": [0, 1]}, how=SOUGHT, told="nobody"),
     "reward": to("dial"),
     "next_observations": to(["dial", "when", "trip"]),
     "episode": to("shift"),
@@ -130,6 +131,7 @@ OF_COLUMNS: dict[str, Felt] = {
     "terminated": to("trip"),
     "truncated": to("trip"),
     "behavior_logprobs": to("chance", how=SOUGHT),
+    "operator": to("nobody", how=SOUGHT, told="no column 'nobody'"),
     "fields": to({"returns_to_go": ["chance"]}, how=SOUGHT, told="no column 'chance'"),
     "units": to({"when": "ms"}, how=SOUGHT, told=r"when \(ms\)", actions=["when"]),
 }

@@ -94,9 +94,10 @@ def check_stacked_equals_single(
     build: Build,
     updates: int = 5,
     seeds: Collection[int] = (0, 1, 2),
-    batch: Callable[[int], dict[str, Tensor]] = random_batch,
+    batch: Callable[[int], dict[str, Tensor]] | None = None,
 ) -> None:
     """A stack of learners takes the same path as each of them alone, and can be taken apart again."""
+    batch = batch or random_batch
     singles = [build(seed) for seed in seeds]
     stacked = stack_learners(singles)
     for step in range(updates):

@@ -13,6 +13,7 @@ import torch
 from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Facts
 from rl_training.policies.acting import NOTHING_CHOSEN
+from rl_training.policies.export.program import upgraded_metadata
 from rl_training.policies.export.trace import Outputs
 from rl_training.policies.inputs import Given
 from rl_training.policies.opened import FileInputs
@@ -54,7 +55,8 @@ def torchscript_outputs(content: bytes, names: Sequence[str]) -> Callable[..., d
     described = {METADATA_FILE: ""}
     with quiet_deprecation():
         module = torch.jit.load(io.BytesIO(content), _extra_files=described)  # type: ignore[no-untyped-call]
-    inputs = FileInputs.of(json.loads(described[METADATA_FILE]))
+    metadata = json.loads(described[METADATA_FILE])
+    inputs = FileInputs.of(upgraded_metadata(metadata) if metadata["format_version"] == 1 else metadata)
 
     def compute(obs: FloatArray, given: Given = NOTHING_CHOSEN) -> dict[str, FloatArray]:
         columns = inputs.given(obs, given).values()
