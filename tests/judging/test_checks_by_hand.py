@@ -64,6 +64,7 @@ def judge_of(log: JudgedLog, fitted: FittedValues, **changes: Any) -> PolicyJudg
         config=config,
         fitted=fitted,
         operators=(),
+        seldom={},
         spaces=spaces,
         name_of=name_of,
         covered=covered,

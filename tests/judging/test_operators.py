@@ -120,7 +120,7 @@ def coded(codes: np.ndarray) -> tuple[TransitionDataset, JudgedLog]:
 def test_handing_over_ends_what_follows() -> None:
     """Episodes of 20 rows: the first operator acts 15 rows, the second the rest."""
     data, log = coded(np.tile(np.repeat([0, 1], [15, 5]), 12))
-    first, second = operators_of(data, log)
+    first, second = operators_of(data, log)[0]
     assert (first.name, second.name) == ("operator 0", "operator 1")
     np.testing.assert_array_equal(first.starts, np.arange(12) * 20)
     np.testing.assert_array_equal(second.starts, np.arange(12) * 20 + 15)
@@ -133,8 +133,8 @@ def test_who_took_over_too_rarely_or_is_unknown_is_left_out() -> None:
     codes[:20] = -1  # an empty cell
     codes[20:40] = 2
     data, log = coded(codes)
-    assert [each.name for each in operators_of(data, log)] == ["operator 0", "operator 1"]
-    assert operators_of(*coded(np.zeros(240))) == []  # one alone is the behaviour
+    assert [each.name for each in operators_of(data, log)[0]] == ["operator 0", "operator 1"]
+    assert operators_of(*coded(np.zeros(240))) == ([], {})  # one alone is the behaviour
     with pytest.raises(DataError, match="operators has 24 values, more than 20"):
         operators_of(*coded(np.repeat(np.arange(24), 20)))
 
@@ -142,7 +142,16 @@ def test_who_took_over_too_rarely_or_is_unknown_is_left_out() -> None:
 def test_the_best_operator_is_the_hardest_to_beat() -> None:
     differences = {"day": Interval(-1.0, -2.0, 0.5), "night": Interval(3.0, 1.0, 5.0)}
     assert best_of(differences) == "day"
-    told = against_the_best(differences, {})
+    told = against_the_best(differences, {}, {})
     assert told == "Not distinguishable from its best operator, day: -1 [-2, 0.5]."
-    better = against_the_best({"night": differences["night"]}, {})
+    better = against_the_best({"night": differences["night"]}, {}, {})
     assert better == "Better than its best operator, night, too: +3 [1, 5]."
+
+
+def test_who_took_over_too_seldom_is_named_and_nobody_is_called_the_best_for_it() -> None:
+    differences = {"day": Interval(3.0, 1.0, 5.0)}
+    told = against_the_best(differences, {}, {"night": 9})
+    assert told == (
+        "Better than the best operator that can be judged, day, too: +3 [1, 5]. "
+        "night took over too seldom to be judged: 9 times, 10 are the least."
+    )

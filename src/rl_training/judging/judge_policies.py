@@ -110,7 +110,7 @@ def judge(
     for policy in candidates:
         check_fits(policy, log, data.info.source, data.info.spaces)
     actions = actions_in_the_log(candidates, log, config)
-    operators = operators_of(data, log)
+    operators, seldom = operators_of(data, log)
     cache = None if checkpoints is None else fit_cache(Path(checkpoints), config, log, actions, operators)
     fitted = fit_values(log, actions, config, on_progress, cache, operators)
     stated = [parts, data.info.spaces, *(each.spaces for each in candidates)]
@@ -125,6 +125,7 @@ def judge(
         config=config,
         fitted=fitted,
         operators=operators,
+        seldom=seldom,
         spaces=spaces,
         name_of=name_of,
         covered=Coverage.of(log, config.neighbours, config.seed, () if parts is None else parts.levels),
@@ -254,6 +255,8 @@ class PolicyJudge:
     config: JudgeConfig
     fitted: FittedValues
     operators: Sequence[Operator]
+    seldom: Mapping[str, int]
+    """operators who took over too seldom to be valued"""
     spaces: Spaces
     name_of: NameOf
     covered: Coverage
@@ -292,7 +295,7 @@ class PolicyJudge:
         sentence = sentence_of(verdict, difference, difference.value / self.log.horizon, found)
         to_operators = self.to_operators(index, difference)
         if to_operators and verdict != "refused":
-            sentence += f" {against_the_best(to_operators, found)}"
+            sentence += f" {against_the_best(to_operators, found, self.seldom)}"
         return PolicyJudgement(
             name=policy.name,
             value=own.value,

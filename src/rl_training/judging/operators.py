@@ -30,10 +30,13 @@ class Operator:
     """rows in which it took over"""
 
 
-def operators_of(data: TransitionDataset, log: JudgedLog) -> list[Operator]:
-    """Those of the column `operators`, if the log has one, who took over often enough."""
+def operators_of(data: TransitionDataset, log: JudgedLog) -> tuple[list[Operator], dict[str, int]]:
+    """Those of the column `operators`, if the log has one, who took over often enough to be valued.
+
+    And those who did not, with how often they did: one of them may be the best.
+    """
     if "operators" not in data.store.columns:
-        return []
+        return [], {}
     who = as_array(data.store.whole("operators")).astype(np.int64).reshape(-1)
     known = [int(code) for code in np.unique(who) if code >= 0]
     if len(known) > MOST_OPERATORS:
@@ -43,14 +46,15 @@ def operators_of(data: TransitionDataset, log: JudgedLog) -> list[Operator]:
         )
     again = np.append(who[1:] == who[:-1], False)
     took_over = np.concatenate([[True], log.ends[:-1] | ~again[:-1]])
-    found = []
-    for code in known:
-        acted = who == code
+    found, seldom = [], {}
+    for code in known if len(known) > 1 else ():
+        acted, name = who == code, data.info.operator_name(code)
         starts = np.flatnonzero(acted & took_over)
-        if len(starts) >= FEWEST_STINTS and len(known) > 1:
-            usable = acted & (log.dones | (again & ~log.ends))
-            found.append(Operator(data.info.operator_name(code), usable, starts))
-    return found
+        if len(starts) >= FEWEST_STINTS:
+            found.append(Operator(name, acted & (log.dones | (again & ~log.ends)), starts))
+        else:
+            seldom[name] = len(starts)
+    return found, seldom
 
 
 def best_of(differences: Mapping[str, Interval]) -> str:
@@ -58,16 +62,23 @@ def best_of(differences: Mapping[str, Interval]) -> str:
     return min(differences, key=lambda name: differences[name].value)
 
 
-def against_the_best(differences: Mapping[str, Interval], checks: Mapping[str, Check]) -> str:
+def against_the_best(
+    differences: Mapping[str, Interval], checks: Mapping[str, Check], seldom: Mapping[str, int]
+) -> str:
     """How a policy stands to the best operator, as the rest of a sentence."""
     name = best_of(differences)
+    whom = f"its best operator, {name}" if not seldom else f"the best operator that can be judged, {name}"
     difference = differences[name]
     verdict: Verdict = verdict_of(difference, checks)
     bounds = f"[{number(difference.low)}, {number(difference.high)}]"
     told = {
-        "better": f"Better than its best operator, {name}, too",
-        "worse": f"Worse than its best operator, {name}",
-        "indistinguishable": f"Not distinguishable from its best operator, {name}",
-        "refused": f"Nor can it be compared with its best operator, {name}",
+        "better": f"Better than {whom}, too",
+        "worse": f"Worse than {whom}",
+        "indistinguishable": f"Not distinguishable from {whom}",
+        "refused": f"Nor can it be compared with {whom}",
     }[verdict]
-    return f"{told}: {'+' * (difference.value > 0)}{number(difference.value)} {bounds}."
+    left_out = "".join(
+        f" {each} took over too seldom to be judged: {count} times, {FEWEST_STINTS} are the least."
+        for each, count in seldom.items()
+    )
+    return f"{told}: {'+' * (difference.value > 0)}{number(difference.value)} {bounds}.{left_out}"
