@@ -226,7 +226,7 @@ class DecisionLog:
             if item is None:
                 return items, False
             items.append(item)
-            until = until or time.monotonic() + WINDOW
+            until = until or time.monotonic() + WINDOW / 2.0  # the other half is for writing
         return items, True
 
     def _store(self, items: Sequence[Item]) -> bool:
