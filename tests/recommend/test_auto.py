@@ -217,6 +217,8 @@ def test_what_a_log_cannot_carry_is_refused_before_anything_is_fitted(tmp_path: 
         search.auto(few, columns={**columns, "reward": None}, out=tmp_path / "a")
     with pytest.raises(ConfigError, match="minuts is not a known key"):
         search.auto(few, columns=columns, out=tmp_path / "a", minuts=3)
+    with pytest.raises(ConfigError, match="workers 2 has no effect with ray"):
+        search.auto(few, columns=columns, out=tmp_path / "a", workers=2, ray="auto")
     assert not (tmp_path / "a").exists()
 
 

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rl_training.algorithms.learner import Batch, Learner, MetricTensors, Noise, NoiseShapes, Step
+from rl_training.config import setting
+from rl_training.config.data import OfflineFields
 from rl_training.core.streams import derive_seed, torch_generator
 from rl_training.core.types import Facts
 from rl_training.models.actors import gaussian_log_prob
@@ -63,6 +65,20 @@ def surprise_of_ends(dynamics: DynamicsEnsemble, batch: Batch) -> Tensor:
     odds = dynamics.end_odds(*(batch[name].unsqueeze(-3) for name in ("obs", "actions", "next_obs")))
     ended = batch["dones"].unsqueeze(-2).expand(odds.shape)
     return F.binary_cross_entropy_with_logits(odds, ended, reduction="none")
+
+
+class ModelBasedFields(OfflineFields):
+    """Data of a run that searches inside a model: columns in one scale, and episodes that it never saw."""
+
+    normalize_observations: bool = setting(
+        True, "(obs - mean) / (std + 1e-3) over the data, saved with the policy"
+    )
+    validation_share: float = setting(
+        0.2,
+        "share of whole episodes held out of training, drawn with dataset_seed; by these it is judged",
+        ge=0,
+        lt=1,
+    )
 
 
 class ModelLearner(Learner):

@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 from rl_training.algorithms.bc import imitation_error
-from rl_training.algorithms.dynamics import ModelLearner
+from rl_training.algorithms.dynamics import ModelBasedFields, ModelLearner
 from rl_training.algorithms.learner import (
     Batch,
     LearnerConfig,
@@ -29,7 +29,6 @@ from rl_training.algorithms.learner import (
 from rl_training.algorithms.losses import named_tensors
 from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
-from rl_training.config.data import OfflineFields
 from rl_training.core.schema import MAX_BATCH, MAX_SAMPLES
 from rl_training.models.actors import DeterministicTanh
 from rl_training.models.dynamics import LIONNetworkConfig, MLPLIONModel
@@ -338,18 +337,8 @@ def lion_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     return {"actor_loss": -((discounts * alive * gain).sum(-1) / discounts.sum()).mean(-1)}
 
 
-class LIONRunConfig(LIONConfig, LIONNetworkConfig, OfflineFields):
+class LIONRunConfig(LIONConfig, LIONNetworkConfig, ModelBasedFields):
     """Every setting of a LION run."""
-
-    normalize_observations: bool = setting(
-        True, "(obs - mean) / (std + 1e-3) over the data, saved with the policy"
-    )
-    validation_share: float = setting(
-        0.2,
-        "share of whole episodes held out of training, drawn with dataset_seed; by these it is judged",
-        ge=0,
-        lt=1,
-    )
 
     @model_validator(mode="after")
     def _stages_have_rates_of_their_own(self) -> Self:

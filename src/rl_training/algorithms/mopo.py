@@ -15,12 +15,11 @@ from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms import losses
-from rl_training.algorithms.dynamics import ModelLearner
+from rl_training.algorithms.dynamics import ModelBasedFields, ModelLearner
 from rl_training.algorithms.learner import Batch, MetricTensors, Noise, NoiseShapes
 from rl_training.algorithms.recipe import Recipe
 from rl_training.algorithms.sac import SAC, SACConfig, sac_loss
 from rl_training.config import setting
-from rl_training.config.data import OfflineFields
 from rl_training.core.errors import ConfigError
 from rl_training.core.schema import MAX_SAMPLES
 from rl_training.models.dynamics import MLPModelBasedSACModel, ModelBasedSACNetworkConfig
@@ -263,18 +262,8 @@ def penalised_loss(inputs: Mapping[str, Tensor | float], penalty: Tensor) -> dic
     return sac_loss({**inputs, "target_q_values": target}) | {"penalty_mean": penalty.mean(-1)}
 
 
-class MOPORunConfig(MOPOConfig, ModelBasedSACNetworkConfig, OfflineFields):
+class MOPORunConfig(MOPOConfig, ModelBasedSACNetworkConfig, ModelBasedFields):
     """Every setting of a MOPO run."""
-
-    normalize_observations: bool = setting(
-        True, "(obs - mean) / (std + 1e-3) over the data, saved with the policy"
-    )
-    validation_share: float = setting(
-        0.2,
-        "share of whole episodes held out of training, drawn with dataset_seed; by these it is judged",
-        ge=0,
-        lt=1,
-    )
 
     @model_validator(mode="after")
     def _the_model_learns_single_steps(self) -> Self:

@@ -140,6 +140,8 @@ def auto(
     """
     began = time.monotonic()
     config = AutoConfig.build(settings)
+    if workers is not None and ray is not None:
+        raise ConfigError(f"workers {workers} has no effect with ray, which places trainings: leave it out")
     folder = Path(out)
     whole, place, notes = settle_data(data, columns, fields or {}, folder, say)
     spaces = bounds_of(whole, fields or {}, say)
