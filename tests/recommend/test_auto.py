@@ -15,6 +15,7 @@ from rl_training.cli import main
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.data import DataInfo, TransitionDataset
+from rl_training.data.splits import split_episodes
 from rl_training.judging.verdict import (
     ActionComparison,
     BehaviourJudgement,
@@ -236,3 +237,29 @@ def test_rows_in_memory_become_a_file_that_trainings_can_read(tmp_path: Path) ->
     again = rl_training.read_log(place["dataset_path"])
     assert len(whole) == len(again) == 200 and again.info.name_of("observation", 0) == "level (m)"
     assert int(again.episode_ends("x").sum()) == int(dataset.episode_ends("x").sum()) == 4
+
+
+def test_the_judge_sees_the_episodes_that_no_training_sees_and_then_other_resamples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[TransitionDataset, int]] = []
+
+    def judge(policies: Any, log: TransitionDataset, **settings: Any) -> Judgement:
+        asked.append((log, settings["seed"]))
+        return judgement(judged("bc", 5.0))
+
+    monkeypatch.setattr(search.saved, "judge", judge)
+    monkeypatch.setattr(search, "candidates", lambda runs: [("bc", Steep())])
+    monkeypatch.setattr(search.Search, "export", lambda *_: tmp_path / "policy.onnx")
+    monkeypatch.setattr(search, "write_auto_page", lambda *_: None)
+    whole, config = plant_log(5000), search.AutoConfig(seed=7)
+    spaces, silent = Spaces(2, (0.0,), (100.0,)), (lambda *_: None)
+    looked = search.Search(tmp_path, config, whole, spaces, {"dataset_path": "log.csv"}, (), silent, silent)
+    assert looked.finish([], 0.0).choice.name == "bc"
+    settings: Any = looked.common.config(Recipe("bc", "bc", {}), tmp_path, 100).run_config()
+    trained, _ = split_episodes(whole, settings.validation_share, settings.dataset_seed)
+    (first, seed), (second, other) = asked
+    assert (seed, other) == (7, 8)
+    for log in (first, second):
+        assert int(log.episode_ends("a test").sum()) == 20 and len(trained) + len(log) == len(whole)
+        assert not {*log.obs[:, 0].tolist()} & {*trained.obs[:, 0].tolist()}
