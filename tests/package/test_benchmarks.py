@@ -49,6 +49,10 @@ STARTS = {
         "--corl {corl} --data {log} --reference=-1000,0 --algo corl-iql:4 --seeds 0 --output-dir out",
         "| pendulum-random-v0 | corl-iql | 4 | 1 | -7 ± 0 |",
     ),
+    "scores/auto.py": Start(
+        "--quick --problems tank --planted few-episodes --seeds 0 --rounds 1 --out out",
+        "planted few-episodes 0: out/few-episodes-s0/log.csv: the log has 8 episodes; 40 are the least",
+    ),
     "scores/dead_time.py": Start(
         "--algos td3_bc --seeds 0 --updates 4 --episodes 4", "| td3_bc | x, lags(a, 2) | 4 |"
     ),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import rl_training
 from rl_training.cli import main
@@ -232,11 +233,16 @@ def test_columns_that_nobody_named_are_told_with_the_line_to_give(
 
 
 def test_rows_in_memory_become_a_file_that_trainings_can_read(tmp_path: Path) -> None:
-    dataset = plant_log(200)
+    dataset = plant_log(2000)
+    who = torch.arange(2000) // 50 % 2
+    dataset = dataset.with_columns({"operators": who.float(), "durations": torch.full((2000,), 2.0)})
     whole, place, _ = search.settle_data(dataset, None, {}, tmp_path, print)
     again = rl_training.read_log(place["dataset_path"])
-    assert len(whole) == len(again) == 200 and again.info.name_of("observation", 0) == "level (m)"
-    assert int(again.episode_ends("x").sum()) == int(dataset.episode_ends("x").sum()) == 4
+    assert len(whole) == len(again) == 2000 and again.info.name_of("observation", 0) == "level (m)"
+    assert int(again.episode_ends("x").sum()) == int(dataset.episode_ends("x").sum()) == 40
+    for kept in (whole, again):
+        assert torch.equal(kept.store.whole("operators"), who.float()), "who acted is not lost"
+        assert kept.store.whole("durations").unique().tolist() == [2.0]
 
 
 def test_the_judge_sees_the_episodes_that_no_training_sees_and_then_other_resamples(

@@ -25,11 +25,13 @@ from rl_training.core.spaces import Spaces
 from rl_training.core.types import Facts, State
 from rl_training.data.advice import advise
 from rl_training.data.convert import read_location, source_location, target_location, write_location
+from rl_training.data.fields import FIELDS
 from rl_training.data.log import EpisodeLog
 from rl_training.data.log_checks import hidden_mistakes
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import fingerprint
 from rl_training.data.read import GivenData, as_dataset
+from rl_training.data.rows import as_array
 from rl_training.data.splits import FEWEST_EPISODES, split_episodes
 from rl_training.judging.fit import OnProgress
 from rl_training.judging.verdict import Judgement
@@ -146,7 +148,6 @@ def auto(
     whole, place, notes = settle_data(data, columns, fields or {}, folder, say)
     spaces = bounds_of(whole, fields or {}, say)
     search = Search(folder, config, whole, spaces, place, notes, say, on_progress)
-    search.refuse_what_cannot_be()
     updates = search.plan()
     tasks = search.tasks(updates)
     search.train(tasks, workers, ray)
@@ -170,31 +171,51 @@ def settle_data(
         log = written_down(as_dataset(data, columns, given), folder)
         place = source_location(str(folder / LOG))
         found = {"dataset_kind": "auto", "dataset_path": str((folder / LOG).absolute())}
-    if not log.info.rewards_known:
-        raise DataError(
-            f"{log.info.source}: the log has no rewards, and without them nothing is better than anything; "
-            "name their column, or give a formula (--reward)"
-        )
+    whole = TransitionDataset.from_log(log)
+    refuse_what_cannot_be(whole)
     advice, notes = advise(log), hidden_mistakes(log)
     if advice is not None:
         notes = [*advice.sentences, *notes]
         if advice.history and log.info.signals is None and not given.get("history"):
             say(f"The past matters: policies are asked with {advice.history} rows of it (--history).")
             found["history"] = advice.history
-            log = read_location(place, fields={**given, "columns": columns or {}, "history": advice.history})
+            told = {**given, "columns": columns or {}, "history": advice.history}
+            whole = TransitionDataset.from_log(read_location(place, fields=told))
     for note in notes:
         say(f"- {note}")
     bounds = {name: fields[name] for name in BOUNDS if name in fields}
-    return TransitionDataset.from_log(log), {**found, **bounds}, tuple(notes)
+    return whole, {**found, **bounds}, tuple(notes)
+
+
+def refuse_what_cannot_be(whole: TransitionDataset) -> None:
+    """Before anything is looked at or fitted."""
+    source, rewards = whole.info.source, whole.rewards
+    if not whole.info.rewards_known:
+        raise DataError(
+            f"{source}: the log has no rewards, and without them nothing is better than anything; "
+            "name their column, or give a formula (--reward)"
+        )
+    episodes = int(whole.episode_ends("auto").sum())
+    if episodes < FEWEST:
+        raise DataError(
+            f"{source}: the log has {episodes} episodes; {FEWEST} are the least, "
+            f"{FEWEST_EPISODES} to learn from and {FEWEST_EPISODES} to choose by. Log more, or cut a "
+            "continuous log into shifts or days (--episode-length)"
+        )
+    if float(rewards.max() - rewards.min()) == 0.0:
+        raise DataError(
+            f"{source}: every reward is {float(rewards[0]):g}, so that no policy is "
+            "better than another; name another column, or give a formula (--reward)"
+        )
 
 
 def written_down(whole: TransitionDataset, folder: Path) -> EpisodeLog:
     """Rows in memory as a file that every training can read."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = ("obs", "actions", "rewards", "next_obs", "dones", "truncations")
-    arrays = {name: whole.store.whole(name).numpy() for name in names if name in whole.fields}
-    arrays["truncations"] = whole.episode_ends("auto") & (arrays["dones"] == 0)
-    log = EpisodeLog.from_arrays(arrays, info=whole.info)
+    arrays = {name: whole.store.whole(name).numpy() for name in whole.fields if FIELDS.get(name).file_names}
+    terminated = as_array(whole.dones) != 0
+    arrays["truncated"] = whole.episode_ends("auto") & ~terminated
+    log = EpisodeLog.from_arrays({**arrays, "terminated": terminated}, info=whole.info)
     write_location(log, target_location(str(folder / LOG)))
     return log
 
@@ -245,21 +266,6 @@ class Search:
     @property
     def recipes(self) -> tuple[Recipe, ...]:
         return portfolio(self.spaces)
-
-    def refuse_what_cannot_be(self) -> None:
-        """Before anything is fitted."""
-        if self.episodes < FEWEST:
-            raise DataError(
-                f"{self.whole.info.source}: the log has {self.episodes} episodes; {FEWEST} are the least, "
-                f"{FEWEST_EPISODES} to learn from and {FEWEST_EPISODES} to choose by. Log more, or cut a "
-                "continuous log into shifts or days (--episode-length)"
-            )
-        rewards = self.whole.rewards
-        if float(rewards.max() - rewards.min()) == 0.0:
-            raise DataError(
-                f"{self.whole.info.source}: every reward is {float(rewards[0]):g}, so that no policy is "
-                "better than another; name another column, or give a formula (--reward)"
-            )
 
     # ---- the plan
 
