@@ -2,6 +2,7 @@
 
 Tables are filled in so that no default, bound or meaning is written twice:
 
+`<!-- words -->` becomes the words that pages and verdicts explain;
 `<!-- settings: run -->` becomes the fields of `TrainConfig`, `<!-- settings: sac -->` what `algo_kwargs` of
 SAC may hold, in groups; both come from the same fields that check a config and answer `rl-training
 describe`.
@@ -18,8 +19,10 @@ from latex2mathml.converter import convert
 
 from rl_training.core.registry import ALGORITHMS
 from rl_training.experiment.config import ConfigModel, FieldRow, TrainConfig, describe_fields
+from rl_training.report.words import WORDS
 
 MARKER = re.compile(r"<!-- settings: (\w+) -->")
+WORDS_MARKER = "<!-- words -->"
 COLUMNS = ("setting", "type", "bound", "default", "meaning")
 
 
@@ -33,7 +36,7 @@ TOKEN = re.compile(r"formula([0-9a-f]+)end")
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for every page."""
-    filled = MARKER.sub(lambda marker: settings_tables(marker[1]), markdown)
+    filled = MARKER.sub(lambda marker: settings_tables(marker[1]), markdown).replace(WORDS_MARKER, words())
     pieces = CODE.split(filled)  # code and text in turn, beginning with text
     pieces[::2] = [
         FORMULA.sub(lambda found: f"formula{found[1].encode().hex()}end", text) for text in pieces[::2]
@@ -57,6 +60,11 @@ def settings_tables(name: str) -> str:
     rows = sorted(describe_fields(config_class), key=lambda row: row.group)
     groups = groupby(rows, key=lambda row: row.group)
     return "\n\n".join(f"**{group.capitalize()}**\n\n{table(list(members))}" for group, members in groups)
+
+
+def words() -> str:
+    """A heading for every word, so that pages can point at it."""
+    return "\n\n".join(f"### {word.capitalize()}\n\n{meaning}." for word, meaning in WORDS.items())
 
 
 def table(rows: list[FieldRow]) -> str:

@@ -221,3 +221,20 @@ def test_bounds_are_those_of_the_numbers_alone(tmp_path: Path) -> None:
         ConfigError, match=r"columns.levels of .* do not fit the environment, whose action is a "
     ):
         train(config.replace(env_id="Pendulum-v1", algo_kwargs=kwargs))
+
+
+def test_a_choice_in_a_formula_is_the_place_of_its_level() -> None:
+    rows = {
+        "run": [0, 0, 0],
+        "level": [1.0, 2.0, 3.0],
+        "mode": ["boost", "ECO", "normal"],
+        "fan": ["on", "off", "on"],
+    }
+    log = rl_training.read_log(
+        rows,
+        observations=["level"],
+        actions=["mode{eco,normal,boost}"],
+        reward="10*mode + fan",  # a word of on and off that is no action is 1 or 0
+        episode="run",
+    )
+    assert log.rewards[:2].tolist() == [21.0, 0.0]

@@ -12,6 +12,7 @@ from rl_training.judging.verdict import Check, DialCurve, Judgement, PolicyJudge
 from rl_training.report.charts import Bar, Chart, Cloud, Figure, Intervals, Level, Scatter, Series
 from rl_training.report.content import Cell, Page, Section, Table, plain_number, with_interval
 from rl_training.report.pages import refuse_directory, render_html
+from rl_training.report.words import words_section
 
 ESTIMATORS = {
     "fqe": "fitted values",
@@ -42,6 +43,7 @@ CHECKS = {
 }
 OUTCOMES = {"passed": "passed", "warned": "take note", "refused": "failed"}
 MANY_OBSERVATIONS = 8
+WORDS_HERE = ("behaviour", "coverage", "discount", "episode", "interval", "resample", "value", "verdict")
 
 
 def write_judge_page(
@@ -67,6 +69,7 @@ def judge_page(judgement: Judgement, title: str) -> Page:
     if judgement.advice:
         advice = Table("Advice", ("do this",), tuple((sentence,) for sentence in judgement.advice))
         parts.append(Section("What would make the answer surer", (advice,)))
+    parts.append(words_section(*WORDS_HERE, *(["dial"] if judgement.dials else [])))
     turned = tuple(sentence_of_dial(curve) for curve in judgement.dials)
     sentences = (*turned, *(f"{each.name}: {each.sentence}" for each in ranked))
     tones = (*("better" if curve.recommended else "refused" for curve in judgement.dials),)

@@ -92,6 +92,10 @@ def map_with_formulas(
     return result | ({FORMULA_COLUMNS: formulas.columns} if formulas.columns else {}), formulas
 
 
+OF_CHOICES = ("actions", FORMULA_COLUMNS)
+"""Fields in which a column with levels counts as the place of its level."""
+
+
 def _given(columns: ColumnsConfig, field: Field) -> tuple[str, ...]:
     value = getattr(columns, field.role) if field.role else columns.fields.get(field.name)
     return (value,) if isinstance(value, str) else tuple(value or columns.fields.get(field.name, ()))
@@ -193,7 +197,7 @@ class TableBuilder:
     def _kind(self, field: str, column: str) -> str:
         """How the cells of a column are read for a field."""
         known = FIELDS.get(field)
-        if field == "actions" and column in self.choices:
+        if field in OF_CHOICES and column in self.choices:
             return "level"
         return "number" if known.is_numeric else known.kind
 
@@ -219,12 +223,13 @@ class TableBuilder:
     def _put_numbers(
         self, name: str, group: list[str], columns: list[Any], rows: slice, row_in_file: int, label: str
     ) -> None:
-        choices = self.choices if name == "actions" else {}
+        choices = self.choices if name in OF_CHOICES else {}
+        words = name in ("obs", "next_obs", FORMULA_COLUMNS)
         flat = FIELDS.get(name).kind == "number"
         pieces = [
             cells.levels(column, choices[column_name], column_name, label, row_in_file)
             if column_name in choices
-            else cells.numbers(column, column_name, label, row_in_file, words=name in ("obs", "next_obs"))
+            else cells.numbers(column, column_name, label, row_in_file, words=words)
             for column, column_name in zip(columns, group, strict=True)
         ]
         widths = [piece.shape[1] if piece.ndim > 1 else 1 for piece in pieces]
