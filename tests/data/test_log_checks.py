@@ -56,6 +56,7 @@ def test_two_plants_in_one_log(act: object) -> None:
 def test_trips_that_nobody_marked() -> None:
     (found,) = hidden_mistakes(unmarked(linear_rows(by_chance, 11, noise=0.1, spread=0.3)).log())
     assert "of 60 episodes end early" in found and "--terminated" in found
+    assert "observation 0 is as high or low as in 2% of all rows" in found  # both limits trip
 
 
 def test_a_log_with_gaps_or_a_few_rows_is_no_problem() -> None:

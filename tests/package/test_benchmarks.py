@@ -103,11 +103,16 @@ STARTS = {
     ),
     "judge/selection.py": Start(f"{TRUTH} --seed 0", "| judge's first choice |"),
     "judge/d3rlpy_fqe.py": Start("--help", "--ours"),
+    "judge/dope.py": Start(
+        "--policies {data} --task hopper --log mixed --rows 600 --longest 20 --episodes 2 --no-peer --out out "
+        "--settings {judge}",
+        "| hopper mixed 0 | judge: model |",
+    ),
     "judge/speed.py": Start("--data {log} --widths 8 --rounds 1", "ms an update of 96 networks"),
     # two repetitions cannot cover in 93 to 97 % of cases, which its exit code says
     "judge/interval_coverage.py": Start("--repetitions 2", "normal             1              3", code=1),
 }
-STARTED_BY_OTHERS = {"scores/finetune_corl.py", "speed/throughput/worker.py"}
+STARTED_BY_OTHERS = {"scores/finetune_corl.py", "speed/throughput/worker.py", "judge/dope_d3rlpy.py"}
 CORL_SCRIPT = """
     from dataclasses import dataclass
 
@@ -163,6 +168,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         script = root / "corl" / "algorithms" / kind / "iql.py"
         script.parent.mkdir(parents=True)
         script.write_text(textwrap.dedent(CORL_SCRIPT))
+    for number in range(7):
+        write_dope_policy(root / f"hopper_online_{number}.sampler.onnx", rng)
     settings = root / "corl" / "configs" / "offline" / "iql" / "pendulum" / "random_v2.yaml"
     settings.parent.mkdir(parents=True)
     settings.write_text("beta: 3\nunknown: 1\n")
@@ -172,6 +179,16 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "corl": str(root / "corl"),
         "judge": json.dumps(JUDGE, separators=(",", ":")),
     }
+
+
+def write_dope_policy(path: Path, rng: np.random.Generator) -> None:
+    """The weights of a policy of DOPE's, of which a benchmark reads nothing else."""
+    onnx = pytest.importorskip("onnx")
+    sizes = {"fc0": (4, 11), "fc1": (4, 4), "last_fc": (3, 4), "last_fc_log_std": (3, 4)}
+    weights = {f"{name}.weight": rng.normal(size=shape) for name, shape in sizes.items()}
+    weights |= {f"{name}.bias": rng.normal(size=shape[0]) for name, shape in sizes.items()}
+    tensors = [onnx.numpy_helper.from_array(each.astype(np.float32), name) for name, each in weights.items()]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "policy", [], [], tensors)), path)
 
 
 def run_script(script: Path, words: list[str], folder: Path, environment: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.types import Array
-from rl_training.data.episodes import episode_lengths
+from rl_training.data.early_ends import early_ends
 from rl_training.data.log import EpisodeLog
 from rl_training.data.log_sample import (
     Float64,
@@ -203,34 +203,8 @@ def _depends_on_actions(sample: LogSample, without: int) -> bool:
 
 
 def _unmarked_trips(log: EpisodeLog) -> list[str]:
-    """Episodes that end early, where some observation is at its extreme, and are not marked as failures."""
-    lengths = episode_lengths(log.ends)
-    last = np.flatnonzero(log.ends)
-    cut = ~log.terminated[last]
-    early = cut & (lengths < 0.9 * np.quantile(lengths, 0.9))
-    if early.sum() < 5 or early.mean() < 0.02 or len(log) < ENOUGH_ROWS or log.next_obs is not None:
-        return []
-    obs = log.obs if log.obs.ndim > 1 else log.obs[:, None]
-    others = np.ones(len(log), dtype=bool)
-    for back in range(2):
-        others[np.maximum(last - back, 0)] = False
-    rows = np.flatnonzero(others)
-    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), 50_000)).astype(int)]
-    if len(rows) < ENOUGH_ROWS // 2:
-        return []
-    known = np.where(np.isnan(obs[rows]).all(axis=0), 0.0, obs[rows])
-    low, high = np.nanquantile(known, (0.02, 0.98), axis=0)
-    beyond = (obs[last] < low) | (obs[last] > high)
-    shares = beyond[early].mean(axis=0)
-    usual = beyond[~early].mean(axis=0) if (~early).any() else np.zeros_like(shares)
-    index = int(np.argmax(shares - usual))
-    if shares[index] < 0.6 or usual[index] > 0.2:
-        return []
-    return [
-        f"{int(early.sum())} of {len(lengths)} episodes end early, {shares[index]:.0%} of them with "
-        f"{_name(log, 'observation', index)} at its extremes, and none is marked as the end of the task: if "
-        "these are trips or failures, mark them (--terminated)."
-    ]
+    found = early_ends(log.obs, log.next_obs, log.ends, log.terminated)
+    return [found.sentence(log.info.name_of)] if found.are_suspect else []
 
 
 _EPISODES, _POPULATION = 20, 0.2

@@ -15,7 +15,8 @@ import torch
 
 from rl_training.algorithms.dynamics import Dynamics
 from rl_training.core.streams import derive_seed
-from rl_training.data.episodes import BoolArray, IntArray
+from rl_training.data.early_ends import early_ends
+from rl_training.data.episodes import IntArray
 from rl_training.judging.log import Float64Array, JudgedLog
 from rl_training.judging.verdict import Check
 
@@ -53,12 +54,6 @@ RIDGE = 5.0
 
 ROWS = 20_000
 WAVES = 250
-EXTREME = 0.02
-"""Share of rows on either side of a column that counts as its end."""
-
-EARLY = 0.9
-"""Episodes shorter than this share of the longest end early."""
-
 _CHUNK = 4096
 
 NameOf = Callable[[str, int], str]
@@ -264,32 +259,9 @@ def _told(found: list[Found], limits: Limits, clean: str, reason: Callable[[int,
 
 def unmarked_ends(log: JudgedLog, name_of: NameOf) -> Check:
     """Whether episodes that end early without a mark do so where hardly any other row is: at a trip."""
-    last = log.ends & ~log.dones
-    early = np.flatnonzero(last)[log.lengths[last[log.ends]] < EARLY * log.lengths.max()]
-    numbers = {"early": float(len(early)), "at_extremes": 0.0}
-    if len(early) < FEWEST:
-        return Check("passed", "No episodes end early without a mark.", numbers)
-    best: tuple[float, int, str] = (0.0, 0, "")
-    for column in range(log.obs.shape[1]):
-        seen = log.next_obs[:, column]
-        for side, sign in (("high", 1.0), ("low", -1.0)):
-            bound = np.quantile(sign * seen, 1.0 - EXTREME)
-            beyond: BoolArray = sign * seen >= bound
-            if beyond.mean() > 3 * EXTREME:  # many rows lie on a bound: no extreme
-                continue
-            share = float((beyond[early]).mean())
-            if share > best[0]:
-                best = (share, column, side)
-    share, column, side = best
-    numbers["at_extremes"] = share
-    # Ends explain the tail only if most of them are in it, far more than chance puts there.
-    chance = 1.0 - (1.0 - EXTREME) ** (2 * log.obs.shape[1])
-    if share < max(0.5, 3.0 * chance):
-        return Check("passed", "Episodes that end early do so anywhere.", numbers)
-    where = f"{name_of('observation', column)} is as {side} as in {EXTREME:.0%} of all rows"
-    reason = (
-        f"{len(early)} episodes end early without a mark, {share:.0%} of them where {where}: were these "
-        "trips? Mark the rows in which the task itself ended (--terminated), or values count on what never "
-        "came."
-    )
-    return Check("refused", reason, numbers)
+    found = early_ends(log.obs, log.next_obs, log.ends, log.dones)
+    numbers = {"early": float(found.early), "at_extremes": found.share}
+    if found.are_suspect:
+        return Check("refused", found.sentence(name_of), numbers)
+    anywhere = "Episodes that end early do so anywhere." if found.early else "No episodes end early."
+    return Check("passed", anywhere, numbers)
