@@ -104,8 +104,8 @@ STARTS = {
     "judge/selection.py": Start(f"{TRUTH} --seed 0", "| judge's first choice |"),
     "judge/d3rlpy_fqe.py": Start("--help", "--ours"),
     "judge/dope.py": Start(
-        "--policies {data} --task hopper --log mixed --rows 600 --longest 20 --episodes 2 --no-peer --out out "
-        "--settings {judge}",
+        "--policies {data} --task hopper --log mixed --rows 600 --longest 20 --episodes 2 --out out "
+        "--no-peer --settings {judge}",
         "| hopper mixed 0 | judge: model |",
     ),
     "judge/speed.py": Start("--data {log} --widths 8 --rounds 1", "ms an update of 96 networks"),
