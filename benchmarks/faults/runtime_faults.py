@@ -15,7 +15,7 @@ COLLECTOR, COLLECTION = "runtime/collect.py", "runtime/replay.py"
 ROWS = "runtime/replay.py"
 LEARNER, TRAINING = "algorithms/learner.py", "runs/train.py"
 PLANS = "runs/train.py"
-UNITS = "Units(self.rewards, self.observation_steps, self.action_limit)"
+UNITS = "Units(self.rewards, self.observation_steps, self.action_limit, self.told_penalty())"
 
 FAULTS = [
     # schedules

@@ -313,7 +313,7 @@ def test_resumes_exactly_in_each_stage(make: checks.Build, done: int) -> None:
 def test_what_cannot_be_is_refused() -> None:
     model = checks.model(MLPModelBasedSACModel, members=1, model_hidden_sizes=(8,))
     MOPO(model)
-    with pytest.raises(ConfigError, match="members must be >= 2 with penalty bellman"):
+    with pytest.raises(ConfigError, match="members must be >= 2 with uncertainty bellman"):
         MOBILE(model)
     for algo in ("mopo", "mobile"):
         with pytest.raises(ConfigError, match=r"total_timesteps must be > 5000.*got 10; lower"):

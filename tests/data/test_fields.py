@@ -34,7 +34,7 @@ from rl_training.runtime.offline_data import build_offline_dataset
 from rl_training.runtime.record import CollectionRequest, Rollout, collect_in_memory, collect_to
 from rl_training.runtime.replay import EpisodeRows, StepRows, Units
 
-COSTS = Field("costs", names=("costs", "cost"), from_info="cost")
+ENERGY = Field("energy", names=("energy", "kwh"), from_info="kwh")
 FORCES = Field("forces", "vector", from_info="force", width=2)
 ALARM = Field("alarm", "flag")
 WIND = Field("wind")
@@ -46,12 +46,12 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fields of this file, for as long as one of its tests runs."""
     for entries in ("_parts", "_packages"):
         monkeypatch.setattr(FIELDS, entries, dict(getattr(FIELDS, entries)))
-    for field in (COSTS, FORCES, ALARM, BONUS):
+    for field in (ENERGY, FORCES, ALARM, BONUS):
         rl_training.register_field(field)
 
 
 class Plant(gym.Env[Any, Any]):
-    """A counter whose `info` tells a cost of ten times the steps, and two forces."""
+    """A counter whose `info` tells an energy of ten times the steps, and two forces."""
 
     observation_space = gym.spaces.Box(-100.0, 100.0, (2,), np.float32)
     action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -71,18 +71,18 @@ class Plant(gym.Env[Any, Any]):
         self.time += 1
         info: dict[str, Any] = {"force": [self.time, 2.0 * self.time], "unasked": "x"}
         if self.time <= self.silent_after:
-            info["cost"] = 10.0 * self.time
+            info["kwh"] = 10.0 * self.time
         return self._seen(), 1.0, False, self.time == 5, info
 
 
 gym.register("FieldsPlant-v0", Plant)
 
 
-def write_table(path: Path, cost: str = "cost", rows: int = 12) -> Path:
-    """Two episodes; the cost of row i is i / 2, the alarm sounds in every third row."""
+def write_table(path: Path, column: str = "kwh", rows: int = 12) -> Path:
+    """Two episodes; the energy of row i is i / 2, the alarm sounds in every third row."""
     with path.open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["x", "u", "reward", "episode", cost, "forces_0", "forces_1", "alarm"])
+        table.writerow(["x", "u", "reward", "episode", column, "forces_0", "forces_1", "alarm"])
         for row in range(rows):
             table.writerow(
                 [row, (row % 5) / 5, 1.0, row // 6, row / 2, row, -row, "yes" if row % 3 == 0 else "no"]
@@ -95,8 +95,8 @@ def of_table(path: Path, **fields: Any) -> TransitionDataset:
     return load_transition_dataset(path, columns=columns, **fields)
 
 
-def costs(data: TransitionDataset) -> list[float]:
-    return list(data.store.whole("costs").tolist())
+def energy(data: TransitionDataset) -> list[float]:
+    return list(data.store.whole("energy").tolist())
 
 
 KEPT = [row for row in range(12) if row not in (5, 11)]  # the last row of an episode has no successor
@@ -109,7 +109,7 @@ def test_a_column_of_a_table_reaches_the_dataset(
     monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "cache"))
     for _ in range(2):  # written to the cache, then read from it
         data = of_table(write_table(tmp_path / "log.csv"), in_memory=in_memory)
-        assert costs(data) == [row / 2 for row in KEPT]
+        assert energy(data) == [row / 2 for row in KEPT]
         assert data.store.whole("forces").tolist() == [[row, -row] for row in KEPT]
         assert data.store.whole("alarm").tolist() == [float(row % 3 == 0) for row in KEPT]
 
@@ -119,28 +119,28 @@ def test_the_cache_is_not_asked_for_a_field_that_was_declared_later(
 ) -> None:
     monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "cache"))
     path = write_table(tmp_path / "log.csv")
-    known = FIELDS._parts.pop("costs")
-    assert "costs" not in of_table(path, in_memory=False).fields
+    known = FIELDS._parts.pop("energy")
+    assert "energy" not in of_table(path, in_memory=False).fields
     register_field(known)
-    assert "costs" in of_table(path, in_memory=False).fields
+    assert "energy" in of_table(path, in_memory=False).fields
 
 
 def test_a_column_of_any_name_is_mapped(tmp_path: Path) -> None:
-    path = write_table(tmp_path / "log.csv", cost="overheat")
-    assert "costs" not in of_table(path).fields
-    assert costs(of_table(path, columns={"fields": {"costs": "overheat"}})) == [row / 2 for row in KEPT]
-    with pytest.raises(DataError, match=r"columns\.fields: no field is called 'cots'.*costs"):
-        of_table(path, columns={"fields": {"cots": "overheat"}})
+    path = write_table(tmp_path / "log.csv", column="overheat")
+    assert "energy" not in of_table(path).fields
+    assert energy(of_table(path, columns={"fields": {"energy": "overheat"}})) == [row / 2 for row in KEPT]
+    with pytest.raises(DataError, match=r"columns\.fields: no field is called 'enrgy'.*energy"):
+        of_table(path, columns={"fields": {"enrgy": "overheat"}})
 
 
 @pytest.mark.parametrize("ending", ["hdf5", "npz", "parquet", "feather", "csv", "jsonl"])
 def test_every_format_writes_and_reads_it(tmp_path: Path, ending: str) -> None:
-    given = arrays(costs=np.arange(6.0), alarm=[0, 1, 0, 0, 1, 1])
+    given = arrays(energy=np.arange(6.0), alarm=[0, 1, 0, 0, 1, 1])
     log = EpisodeLog.from_arrays(given, info=DataInfo())
     place = target_location(str(tmp_path / f"log.{ending}"))
     write_location(log, place)
     again = TransitionDataset.from_log(read_location(place))
-    assert costs(again) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert energy(again) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert again.store.whole("alarm").tolist() == [0, 1, 0, 0, 1, 1]
 
 
@@ -151,7 +151,7 @@ def test_minari_keeps_it_too(tmp_path: Path) -> None:
     place = target_location("minari:toy-v0", tmp_path)
     write_location(log, place)
     again = read_location(place)
-    np.testing.assert_array_equal(again.further["costs"], log.further["costs"])
+    np.testing.assert_array_equal(again.further["energy"], log.further["energy"])
     np.testing.assert_array_equal(again.further["forces"], log.further["forces"])
 
 
@@ -167,27 +167,27 @@ def arrays(**more: Any) -> dict[str, Any]:
 
 
 def test_what_nobody_declared_is_refused_and_not_lost() -> None:
-    with pytest.raises(DataError, match=r"no field is called 'cozts'.*costs"):
-        TransitionDataset.from_dict(arrays(cozts=np.zeros(6)))
-    data = TransitionDataset.from_dict(arrays(cost=np.arange(6.0)))
-    assert costs(data) == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(DataError, match="no field is called 'cozts'"):
-        data.with_columns({"cozts": torch.zeros(6)})
+    with pytest.raises(DataError, match=r"no field is called 'enregy'.*energy"):
+        TransitionDataset.from_dict(arrays(enregy=np.zeros(6)))
+    data = TransitionDataset.from_dict(arrays(kwh=np.arange(6.0)))
+    assert energy(data) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(DataError, match="no field is called 'enregy'"):
+        data.with_columns({"enregy": torch.zeros(6)})
     plain = [data.obs, data.actions, data.rewards, data.next_obs, data.dones]
-    assert costs(TransitionDataset(*plain, costs=np.arange(6.0)[:, None])) == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(DataError, match="no field is called 'cozts'"):
-        TransitionDataset(*plain, cozts=np.arange(6.0))
+    assert energy(TransitionDataset(*plain, energy=np.arange(6.0)[:, None])) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(DataError, match="no field is called 'enregy'"):
+        TransitionDataset(*plain, enregy=np.arange(6.0))
 
 
 def test_declarations_that_contradict_are_refused() -> None:
-    with pytest.raises(ConfigError, match="field 'costs' exists already"):
-        register_field(Field("costs", "vector"))
+    with pytest.raises(ConfigError, match="field 'energy' exists already"):
+        register_field(Field("energy", "vector"))
     with pytest.raises(ConfigError, match="'price' cannot go by 'reward' in files: 'rewards' does"):
         register_field(Field("price", names=("reward",)))
     with pytest.raises(ConfigError, match="from_info needs the width of a vector"):
         Field("wind", "vector", from_info="wind")
     with pytest.raises(DataError, match="register_field needs a Field, got str"):
-        register_field("costs")  # type: ignore[arg-type]
+        register_field("energy")  # type: ignore[arg-type]
 
 
 def test_a_package_offers_a_field(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,20 +207,20 @@ def prepared(parts: list[TransitionDataset], needs: set[str], **settings: Any) -
 def test_mixing_and_batches_of_those_who_need_it(tmp_path: Path) -> None:
     parts = [of_table(write_table(tmp_path / "a.csv")), of_table(write_table(tmp_path / "b.csv", rows=6))]
     mixed = mix_transition_datasets(parts)
-    assert sorted(costs(mixed)) == sorted(costs(parts[0]) + costs(parts[1]))
-    needed, plain = prepared(parts, {"costs"}), prepared(parts, set())
-    assert "costs" in needed.fields and "costs" not in plain.fields
+    assert sorted(energy(mixed)) == sorted(energy(parts[0]) + energy(parts[1]))
+    needed, plain = prepared(parts, {"energy"}), prepared(parts, set())
+    assert "energy" in needed.fields and "energy" not in plain.fields
     batch = needed.sample(64)
-    assert torch.equal(batch["costs"], batch["obs"][:, 0] / 2)  # the fields of a row stay together
-    with pytest.raises(ConfigError, match=r"needs the batch field 'costs', which .* does not have"):
-        prepared([TransitionDataset.from_dict(arrays())], {"costs"})
+    assert torch.equal(batch["energy"], batch["obs"][:, 0] / 2)  # the fields of a row stay together
+    with pytest.raises(ConfigError, match=r"needs the batch field 'energy', which .* does not have"):
+        prepared([TransitionDataset.from_dict(arrays())], {"energy"})
 
 
 def test_a_field_in_units_of_the_reward_follows_its_scale() -> None:
-    data = TransitionDataset.from_dict(arrays(bonus=np.arange(6.0), costs=np.arange(6.0)))
-    scaled = prepared([data], {"bonus", "costs"}, reward_scale=3.0)
+    data = TransitionDataset.from_dict(arrays(bonus=np.arange(6.0), energy=np.arange(6.0)))
+    scaled = prepared([data], {"bonus", "energy"}, reward_scale=3.0)
     assert scaled.store.whole("bonus").tolist() == [0, 3, 6, 9, 12, 15]
-    assert costs(scaled) == [0, 1, 2, 3, 4, 5]
+    assert energy(scaled) == [0, 1, 2, 3, 4, 5]
     with pytest.raises(DataError, match=r"the bonus of this dataset .* shifted or clipped rewards"):
         prepared([data], {"bonus"}, reward_shift=1.0)
 
@@ -244,19 +244,19 @@ def test_returns_of_the_data_are_computed_anew_also_where_no_learner_asks() -> N
 
 @pytest.mark.parametrize("async_envs", [False, True])
 def test_the_infos_of_environments_are_kept_for_who_asks(async_envs: bool) -> None:
-    with Collector("FieldsPlant-v0", {}, 2, 0, fields=(COSTS, FORCES), async_envs=async_envs) as collector:
+    with Collector("FieldsPlant-v0", {}, 2, 0, fields=(ENERGY, FORCES), async_envs=async_envs) as collector:
         steps = [collector.step() for _ in range(6)]
-    assert [step.fields["costs"].tolist() for step in steps] == [[10.0 * t] * 2 for t in (1, 2, 3, 4, 5, 1)]
+    assert [step.fields["energy"].tolist() for step in steps] == [[10.0 * t] * 2 for t in (1, 2, 3, 4, 5, 1)]
     assert steps[1].fields["forces"].tolist() == [[2.0, 4.0]] * 2
     with Collector("FieldsPlant-v0", {}, 2, 0) as collector:
         assert collector.step().fields == {}
 
 
 def test_an_environment_that_stops_telling_is_named() -> None:
-    with Collector("FieldsPlant-v0", {"silent_after": 2}, 1, 0, fields=(COSTS,)) as collector:
+    with Collector("FieldsPlant-v0", {"silent_after": 2}, 1, 0, fields=(ENERGY,)) as collector:
         collector.step()
         collector.step()
-        with pytest.raises(EnvironmentProblem, match=r"step 3\).* returned no info\['cost'\], which"):
+        with pytest.raises(EnvironmentProblem, match=r"step 3\).* returned no info\['kwh'\], which"):
             collector.step()
 
 
@@ -264,8 +264,8 @@ def test_collected_data_has_it(tmp_path: Path) -> None:
     config = TrainConfig(
         algo="bc", env_id="FieldsPlant-v0", total_timesteps=1, algo_kwargs={"dataset_size": 8}
     )
-    data = build_offline_dataset(config, needs=frozenset({"costs"})).dataset
-    assert costs(data) == [10, 20, 30, 40, 50, 10, 20, 30]
+    data = build_offline_dataset(config, needs=frozenset({"energy"})).dataset
+    assert energy(data) == [10, 20, 30, 40, 50, 10, 20, 30]
     place = target_location(str(tmp_path / "collected.npz"))
     collect_to(place, CollectionRequest("FieldsPlant-v0", 8))
     assert read_location(place).further["forces"].tolist() == [[t, 2 * t] for t in (1, 2, 3, 4, 5, 1, 2, 3)]
@@ -276,13 +276,13 @@ def test_replay_holds_it_and_restores_it(whole_episodes: bool) -> None:
     spaces, device = Spaces(2, (-1.0,), (1.0,)), torch.device("cpu")
 
     def store() -> StepRows | EpisodeRows:
-        needs = frozenset({"costs", "forces", "discounts"})
+        needs = frozenset({"energy", "forces", "discounts"})
         if not whole_episodes:
             return StepRows(20, spaces, 1, device, needs)
         return EpisodeRows(20, spaces, 1, 1, device, gamma=0.9, failure_reward=None, needs=needs)
 
     rows, units = store(), Units(RewardTransform())
-    with Collector("FieldsPlant-v0", {}, 1, 0, fields=(COSTS, FORCES)) as collector:
+    with Collector("FieldsPlant-v0", {}, 1, 0, fields=(ENERGY, FORCES)) as collector:
         for _ in range(7):
             step = collector.step()
             rows.add([units.columns(step)], [step.terminated | step.truncated])
@@ -290,27 +290,27 @@ def test_replay_holds_it_and_restores_it(whole_episodes: bool) -> None:
     again.load_state_dict(rows.state_dict(None))
     again.cut()
     held = again.parts[0].gather(torch.arange(7))
-    assert held["costs"].tolist() == [10, 20, 30, 40, 50, 10, 20]
+    assert held["energy"].tolist() == [10, 20, 30, 40, 50, 10, 20]
     assert held["forces"].tolist() == [[t, 2 * t] for t in (1, 2, 3, 4, 5, 1, 2)]
 
 
 def test_a_row_without_a_field_that_is_held_is_refused() -> None:
     rows = {"obs": np.zeros((1, 2)), "actions": np.zeros((1, 1)), "rewards": np.zeros(1)}
     rows |= {"next_obs": np.zeros((1, 2)), "dones": np.zeros(1)}
-    with pytest.raises(ValueError, match="a row needs the field costs, got obs, actions"):
-        ReplayBuffer(4, 2, 1, extra=["costs"]).add(**rows)
+    with pytest.raises(ValueError, match="a row needs the field energy, got obs, actions"):
+        ReplayBuffer(4, 2, 1, extra=["energy"]).add(**rows)
 
 
 def costly(base: type[Learner]) -> type[Learner]:
     """An algorithm that needs the costs and tells how far those of a batch are from what they must be."""
 
     class Costly(base):  # type: ignore[misc, valid-type]
-        needs = frozenset({"costs"})
+        needs = frozenset({"energy"})
 
         def step(self, batch: Batch, noise: Noise, stage: str) -> MetricTensors:
             metrics: MetricTensors = super().step(batch, noise, stage)
-            error = (batch["costs"] - 10.0 * batch["next_obs"][..., 0]).abs().amax(-1)
-            return {**metrics, "cost_error": error, "cost_mean": batch["costs"].mean(-1)}
+            error = (batch["energy"] - 10.0 * batch["next_obs"][..., 0]).abs().amax(-1)
+            return {**metrics, "cost_error": error, "cost_mean": batch["energy"].mean(-1)}
 
     return Costly
 
@@ -363,7 +363,7 @@ def test_an_offline_run_learns_from_a_table_and_resumes_exactly(
         table.writerow(["x", "u", "reward", "episode", "overheat"])
         table.writerows([row, row % 3 / 3, 1.0, row // 9, 10 * (row + 1)] for row in range(36))
     part = {"dataset_kind": "csv", "dataset_path": str(tmp_path / "log.csv")}
-    part["columns"] = {"observations": ["x"], "actions": ["u"], "fields": {"costs": "overheat"}}
+    part["columns"] = {"observations": ["x"], "actions": ["u"], "fields": {"energy": "overheat"}}
 
     def config(name: str, steps: int) -> TrainConfig:
         settings = {**SMALL, "dataset_kind": "mix", "dataset_parts": [part, part]}
@@ -386,5 +386,5 @@ def test_an_environment_that_does_not_tell_is_named_at_once(tmp_path: Path) -> N
     config = TrainConfig(
         algo="costly_sac", env_id="Pendulum-v1", total_timesteps=20, output_dir=str(tmp_path)
     )
-    with pytest.raises(RunFailed, match=r"returned no info\['cost'\], which the field costs"):
+    with pytest.raises(RunFailed, match=r"returned no info\['kwh'\], which the field energy"):
         train(config)

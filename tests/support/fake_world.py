@@ -14,7 +14,7 @@ from rl_training.data import TransitionDataset
 
 
 class Ticker(gym.Env[Any, Any]):
-    """Observes (number, episode, time); every episode lasts `length` steps, odd ones end by themselves."""
+    """Observes (number, episode, time), costs its time; episodes last `length` steps, odd ones terminate."""
 
     def __init__(self, world: World) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -34,7 +34,8 @@ class Ticker(gym.Env[Any, Any]):
         self.time += 1
         self.world.played.append((self.number, float(action[0])))
         over, terminates = self.time == self.world.length, self.episode % 2 == 1
-        return self.seen(), self.world.reward(self, float(action[0])), over and terminates, over, {}
+        told = {"cost": float(self.time)}
+        return self.seen(), self.world.reward(self, float(action[0])), over and terminates, over, told
 
     def seen(self) -> Any:
         return np.array([self.number, self.episode, self.time], dtype=np.float32)

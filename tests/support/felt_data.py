@@ -60,6 +60,8 @@ DATA: dict[str, Felt] = {
     "dataset_in_memory": to(False, **FILE),
     "history": to(1, **FILE),
     "rate": to({"action_0": 0.1}, **FILE),
+    "costs": to({"c": "obs_0"}, costs={"c": "0 * obs_0"}, penalty={"c": 1.0}, **FILE),
+    "limits": to({"nobody": 1.0}, how=SOUGHT, told="nobody"),
     "normalize_reward": to(True),
     "returns_to_go": to("given", **FILE),
     "failure_reward": to(5.0, **FILE),
@@ -112,6 +114,7 @@ BESIDE_DATA: dict[str, Felt] = {
         for name, value in {
             "returns_to_go": "given",
             "failure_reward": 5.0,
+            "limits": {"cost": 1.0},
             "action_low": [-3.0],
             "action_high": [3.0],
             "action_bounds": "data",

@@ -30,6 +30,7 @@ CONTROL: dict[str, Felt] = {
     "reward_scale": to(2.0),
     "reward_shift": to(1.0),
     "reward_clip": to(0.5),
+    "penalty": to({"cost": 0.5}),
 }
 RUN_CONFIG: dict[str, Felt] = {
     "seed": to(4),

@@ -107,9 +107,9 @@ LEARNER: dict[str, Felt] = {
     "model_hidden_sizes": to([8]),
     "model_learning_rate": to(0.02),
     "imagined_share": to(0.5),
-    "penalty": to("bellman", "aleatoric"),
+    "uncertainty": to("bellman", "aleatoric"),
     "penalty_coef": to(0.0),
-    "penalty_samples": to(2, penalty="bellman"),
+    "penalty_samples": to(2, uncertainty="bellman"),
     # weighted imitation
     "policy": to("squashed"),
     "max_q_value": to(-1.0),

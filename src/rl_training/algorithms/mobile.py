@@ -17,7 +17,7 @@ from rl_training.models.dynamics import MLPModelBasedSACModel
 class MOBILEConfig(MOPOConfig):
     """Keywords of MOBILE: MOPO's, with the defaults of its authors where they differ."""
 
-    penalty: Literal["aleatoric", "bellman"] = setting(
+    uncertainty: Literal["aleatoric", "bellman"] = setting(
         "bellman",
         "what an imagined reward is lowered by: the members' disagreement on the Bellman target, or the "
         "largest spread that a member predicts",

@@ -42,14 +42,14 @@ class MOPOConfig(SACConfig):
         5, "steps that are imagined from a logged state; 0: none, and SAC on the log", ge=0, most=MAX_SAMPLES
     )
     imagined_share: float = setting(0.95, "share of each batch that is imagined", ge=0, le=1)
-    penalty: Literal["aleatoric", "bellman"] = setting(
+    uncertainty: Literal["aleatoric", "bellman"] = setting(
         "aleatoric",
         "what an imagined reward is lowered by: the largest spread that a member predicts, or the members' "
         "disagreement on the Bellman target",
     )
     penalty_coef: float = setting(1.0, "weight of the penalty; 0: the model is trusted", ge=0)
     penalty_samples: int = setting(
-        10, "successors drawn from each member for the penalty bellman", ge=1, most=MAX_SAMPLES
+        10, "successors drawn from each member where uncertainty is bellman", ge=1, most=MAX_SAMPLES
     )
     backup_entropy: bool = setting(True, "put SAC's entropy bonus into the Bellman target")
 
@@ -69,8 +69,8 @@ class MOPO(ModelLearner, SAC):
     def setup(self) -> None:
         SAC.setup(self)
         self.add_dynamics(self.config.model_learning_rate)
-        if self.config.penalty == "bellman" and self.dynamics.members < 2:
-            raise ConfigError("members must be >= 2 with penalty bellman (members are compared), got 1")
+        if self.config.uncertainty == "bellman" and self.dynamics.members < 2:
+            raise ConfigError("members must be >= 2 with uncertainty bellman (members are compared), got 1")
 
     def look_at_data(
         self, rows: Mapping[str, Tensor], *, margin: float = RANGE_MARGIN, scaled: bool = False
@@ -102,7 +102,7 @@ class MOPO(ModelLearner, SAC):
             shapes["rollout_member"] = ("uniform", (steps, starts))
             shapes["rollout_action"] = ("normal", (steps, starts, action))
             shapes["rollout_change"] = ("normal", (steps, starts, state + 1))
-            if self.config.penalty == "bellman" and self.config.penalty_coef:
+            if self.config.uncertainty == "bellman" and self.config.penalty_coef:
                 drawn = self.config.penalty_samples * count
                 shapes["penalty_state"] = ("normal", (self.dynamics.members, drawn, state))
                 shapes["penalty_action"] = ("normal", (self.dynamics.members, drawn, action))
@@ -190,7 +190,7 @@ class MOPO(ModelLearner, SAC):
 
     def penalty(self, rows: Batch, mean: Tensor, log_std: Tensor, noise: Noise) -> Tensor:
         """How little the model is to be trusted in each row, in units of the rewards: `[*S, B]`."""
-        if self.config.penalty == "bellman":
+        if self.config.uncertainty == "bellman":
             return bellman_penalty(self.member_targets(rows, mean, log_std, noise))
         return self.kept_dynamics.change_spread[..., 0, -1] * aleatoric_penalty(log_std)
 

@@ -190,6 +190,14 @@ _NAMES = {
     "operator": "Who acted (shift, person, controller): each is judged beside the policies.",
 }
 _RATES = "Most that an action may move in a step, as NAME=NUMBER; may be given several times."
+_COSTS = (
+    "What must not happen too often: a name, and a column or formula ('overheat: T_tank > 80'); may be given "
+    "several times."
+)
+_LIMITS = (
+    "Most that a cost may be, on average per step ('overheat: 0.01') or in an episode ('overheat: 3 per "
+    "episode'); may be given several times."
+)
 _UNITS = "Unit of a column, as NAME=UNIT; may be given several times."
 _FIELDS: dict[str, tuple[Any, str]] = {
     "query": (str, "Rows of a database: 'select … order by run, time'."),
@@ -226,6 +234,8 @@ def with_column_options(command: Callable[..., None]) -> Callable[..., None]:
         **{key: _option(_flag(key), help) for key, help in _NAMES.items()},
         "unit": _option("--unit", _UNITS, list[str]),
         "rate": _option("--rate", _RATES, list[str]),
+        "cost": _option("--cost", _COSTS, list[str]),
+        "limit": _option("--limit", _LIMITS, list[str]),
         **{key: _option(_flag(key), help, kind) for key, (kind, help) in _FIELDS.items()},
     }
 
@@ -263,7 +273,23 @@ def table_fields(options: dict[str, Any]) -> dict[str, Any]:
     fields = {key: options[key] for key in _FIELDS if options[key] is not None}
     if options["rate"]:
         fields["rate"] = dict(_named_rate(text) for text in options["rate"])
+    for option, example in (("cost", "overheat: T_tank > 80"), ("limit", "overheat: 0.01")):
+        if options[option]:
+            fields[f"{option}s"] = _named_texts(option, options[option], example)
     return {**fields, "columns": columns} if columns else fields
+
+
+def _named_texts(option: str, texts: Sequence[str], example: str) -> dict[str, str]:
+    """What stands behind the name and its colon, by name."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, colon, value = (part.strip() for part in text.partition(":"))
+        if not (name and colon and value):
+            raise ConfigError(f"--{option} must be NAME: VALUE, such as {example!r}, got {text!r}")
+        if name in found:
+            raise ConfigError(f"--{option} {name} is given twice: leave one of them out")
+        found[name] = value
+    return found
 
 
 def _named_unit(text: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from rl_training.config.run import ControlFields, FineTuneFields, RewardFields, 
 from rl_training.core.addresses import is_database, password_problem
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
 from rl_training.core.expressions import MAX_ROWS_BACK, split_list
+from rl_training.core.limits import Limit, parse_limits
 from rl_training.core.registry import BUILTIN_FORMATS, Registry
 from rl_training.core.schema import MAX_N_STEP, MAX_ROWS
 from rl_training.core.spaces import Choice
@@ -87,7 +88,7 @@ class ColumnsConfig(ConfigModel):
         None, "who acted: a name or number of a shift, a person, a controller; judged beside the policies"
     )
     fields: dict[str, tuple[str, ...]] = setting(
-        {}, "columns of further fields, such as {costs: overheat}; fields are declared with register_field"
+        {}, "columns of further fields, such as {energy: kWh}; fields are declared with register_field"
     )
     units: dict[str, str] = setting({}, "unit of a column, such as {T_tank: °C}; shown wherever it is named")
 
@@ -197,6 +198,14 @@ class TableFields(ConfigModel):
         "by how much an action may move in a step, in its units, such as {valve: 5}; its last value becomes "
         "an observation",
     )
+    costs: dict[str, str] = setting(
+        {},
+        "what must not happen too often, by name: a column or a formula, such as {overheat: T_tank > 80}; "
+        "'cost' is what an environment tells in info",
+    )
+    limits: dict[str, float | str] = setting(
+        {}, "the most that a cost may be: {overheat: 0.01} on average per step, or {overheat: 3 per episode}"
+    )
     csv_separator: str | None = setting(None, "character between cells of text tables; null = detected")
     csv_decimal: Literal[".", ","] | None = setting(None, "decimal mark of text tables; null = detected")
     csv_encoding: str | None = setting(None, "encoding of text tables, such as cp1252; null = detected")
@@ -229,6 +238,7 @@ class TableFields(ConfigModel):
         for name, rate in self.rate.items():
             if not 0.0 < rate < float("inf"):
                 raise ValueError(f"rate of {name} must be > 0, got {rate:g}")
+        parse_limits(self.limits)
         if self.episode_length is not None:
             parse_episode_length(self.episode_length)
         if self.csv_thousands is not None and self.csv_thousands not in THOUSANDS:
@@ -245,9 +255,15 @@ class TableFields(ConfigModel):
             raise ValueError(f"csv_separator must be a single character, got {self.csv_separator!r}")
         return self
 
+    @property
+    def stated_limits(self) -> tuple[Limit, ...]:
+        """The limits as they were read."""
+        return parse_limits(self.limits)
 
-ASKED_FIELDS = ("history", "rate")
-"""What a policy is asked with beside what is seen, and how fast it may move: for any data."""
+
+ASKED_FIELDS = ("history", "rate", "costs", "limits")
+"""What a policy is asked with beside what is seen, how fast it may move, what must not happen too often: for
+any data."""
 
 TABLE_FIELDS = tuple(
     name for name in TableFields.model_fields if name not in ("discount_by_time", *ASKED_FIELDS)
@@ -466,6 +482,11 @@ class OnlineDataFields(OfflineDataFields, ShareFields):
             "failure_reward": "no update takes returns-to-go",
         }
         fields = OfflineDataFields.model_fields
+        if self.limits:
+            return [
+                "limits must be {} online: no algorithm learns in an environment under a limit; set penalty: "
+                f"{{{next(iter(self.limits))}: …}}, or learn from a log (lion, caps)"
+            ]
         problems = [
             f"{name} must be {fields[name].default or 'null'} online ({reason}), got {getattr(self, name)!r}"
             for name, reason in unused.items()

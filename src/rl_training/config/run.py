@@ -95,9 +95,17 @@ class RewardFields(ConfigModel):
     reward_clip: float | tuple[float, float] | None = setting(
         None, "bounds of the transformed reward: c for [-c, c], or [low, high]"
     )
+    penalty: dict[str, float] = setting(
+        {},
+        "weight of each cost that is taken off the reward, such as {overheat: 3}; in what is learned from, "
+        "while returns that are shown or judged stay as they are",
+    )
 
     @model_validator(mode="after")
     def _clip_is_a_range(self) -> Self:
+        for name, weight in self.penalty.items():
+            if not 0.0 <= weight < float("inf"):
+                raise ValueError(f"penalty of {name} must be >= 0, got {weight:g}")
         clip = self.reward_clip
         if isinstance(clip, tuple):
             if not clip[0] < clip[1]:

@@ -165,7 +165,7 @@ def left_out(place: DatasetLocation, fields: Mapping[str, object] | None = None)
     if list_keys is None or place.path is None:
         return []
     keys = list_keys(place.path)
-    used = map_columns(keys, place.source(fields or {}).columns, str(place))
+    used = map_columns(keys, place.source(fields or {}), str(place))
     taken = {column for group in used.values() for column in group}
     return sorted(set(keys) - taken - set(INFO_KEYS))
 

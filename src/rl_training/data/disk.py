@@ -57,9 +57,8 @@ def cached_log(kind: str, source: DatasetSource) -> EpisodeLog:
 
     def fill(allocate: Allocate) -> Filled:
         def place(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-            return (
-                allocate(name, shape, dtype) if FIELDS.get(name).kind == "vector" else np.empty(shape, dtype)
-            )
+            wide = FIELDS.get(name).kind == "vector" and name != "costs"
+            return allocate(name, shape, dtype) if wide else np.empty(shape, dtype)
 
         nonlocal told
         log, told = read_source(kind, source, Target(place)), True

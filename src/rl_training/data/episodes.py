@@ -33,11 +33,14 @@ class LastRewards:
     rows: IntArray
     """the last usable row of each episode whose last reward was dropped, ascending"""
     rewards: Array
+    costs: Array | None = None
+    """the same of costs, `[episodes, costs]`"""
 
     def within(self, kept_rows: IntArray) -> LastRewards:
         """Those that remain when only `kept_rows` (ascending, whole episodes) are kept."""
         here = np.isin(self.rows, kept_rows)
-        return LastRewards(np.searchsorted(kept_rows, self.rows[here]).astype(np.int64), self.rewards[here])
+        rows = np.searchsorted(kept_rows, self.rows[here]).astype(np.int64)
+        return LastRewards(rows, self.rewards[here], None if self.costs is None else self.costs[here])
 
 
 def episode_ends(dones: Array, truncations: Array | None = None) -> BoolArray:

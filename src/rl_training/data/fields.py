@@ -57,7 +57,7 @@ class Field:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
-            raise ConfigError(f"the name of a field must be a word such as costs, got {self.name!r}")
+            raise ConfigError(f"the name of a field must be a word such as energy, got {self.name!r}")
         if self.from_info is not None and (self.kind == "vector") != (self.width is not None):
             raise ConfigError(
                 f"field {self.name!r}: from_info needs the width of a vector, and of nothing else"
@@ -156,6 +156,8 @@ _BUILTIN = {
         Field("episodes", names=(), derive=lambda dataset, how: dataset.with_episodes()),
         # what formulas of rewards, costs and flags are computed from
         Field(FORMULA_COLUMNS, "vector", names=(), in_batches="never", double=True),
+        # what must not happen too often, a number per cost (`DataInfo.cost_names`)
+        Field("costs", "vector", names=("costs",), from_info="cost", width=1),
         Field("durations"),  # from a row to the next, in units of the median step
         Field("operators", "id", names=("operators",), role="operator", in_batches="never"),
         Field(

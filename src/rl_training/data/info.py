@@ -56,6 +56,8 @@ class DataInfo:
     """per action, where any of them is a choice"""
     operator_names: tuple[str, ...] = ()
     """by their numbers in the column `operators`"""
+    cost_names: tuple[str, ...] = ()
+    """by their place in the column `costs`, where they were named"""
     units: Mapping[str, str] = field(default_factory=dict)
     """unit of a named observation or action"""
     signals: Signals | None = None
@@ -72,6 +74,18 @@ class DataInfo:
     def name_of(self, kind: str, index: int) -> str:
         """What one observed or acted number is called: `T_tank (°C)`, or `observation 3`."""
         return self.features.name_of(kind, index)
+
+    def named_costs(self, count: int) -> tuple[str, ...]:
+        """Names of so many costs: those that were given, else `cost`, or `cost_0 …`."""
+        if not self.cost_names:
+            return ("cost",) if count == 1 else tuple(f"cost_{index}" for index in range(count))
+        if len(self.cost_names) != count:
+            listed = ", ".join(self.cost_names)
+            raise DataError(
+                f"{self.source}: cost_names must have {count} names, one per cost, got {len(self.cost_names)}"
+                f" ({listed})"
+            )
+        return self.cost_names
 
     def operator_name(self, number: int) -> str:
         """What one who acted is called."""
@@ -94,6 +108,7 @@ class DataInfo:
         stored: State = {"env_id": self.env_id}
         texts: State = {"observation_names": self.observation_names, "action_names": self.action_names}
         texts["operator_names"] = self.operator_names or None
+        texts["cost_names"] = self.cost_names or None
         texts["units"] = dict(self.units) or None
         texts["signals"] = None if self.signals is None else self.signals.to_dict()
         if self.spaces is not None:
@@ -139,6 +154,7 @@ class DataInfo:
             action_names=features.action_names,
             choices=choices_from(levels),
             operator_names=features.operator_names,
+            cost_names=features.cost_names,
             units=dict(features.units),
             signals=None if facts.signals is None else Signals.from_dict(parse_json(facts.signals)),
             rewards_known=facts.rewards_known,
@@ -160,6 +176,7 @@ class DataFacts:
     observation_names: str | None = None
     action_names: str | None = None
     operator_names: str = "[]"
+    cost_names: str = "[]"
     units: str = "{}"
     signals: str | None = None
     rewards_known: bool = True
@@ -176,6 +193,7 @@ class FeatureFacts:
     observation_names: tuple[str, ...] | None
     action_names: tuple[str, ...] | None
     operator_names: tuple[str, ...]
+    cost_names: tuple[str, ...]
     units: Mapping[str, str]
 
 

@@ -129,6 +129,10 @@ class EpisodeLog:
             name: column.reshape(-1) if name not in vectors and column.shape[1:] == (1,) else column
             for name, column in columns.items()
         }
+        if "costs" in values:
+            if values["costs"].ndim == 1:
+                values["costs"] = values["costs"][:, None]
+            info.named_costs(values["costs"].shape[1])
         check_lengths(values, source)
         for name, column in values.items():
             check_shape(name, column.shape, source, vector=name in vectors)

@@ -14,6 +14,7 @@ from rl_training.config.data import TableFields
 from rl_training.core.errors import DataError
 from rl_training.core.transforms import RewardTransform, Transform, clip_bounds
 from rl_training.core.types import STANDARD_FIELDS, Facts
+from rl_training.data.costs import log_with_costs, penalised
 from rl_training.data.episodes import (
     BoolArray,
     Float64Array,
@@ -66,13 +67,20 @@ class TransitionDataset:
         self.returns_gamma: float | None = None
 
     @classmethod
-    def from_dict(cls, values: Facts, *, info: DataInfo | None = None) -> TransitionDataset:
+    def from_dict(
+        cls, values: Facts, *, info: DataInfo | None = None, cost_names: Sequence[str] = ()
+    ) -> TransitionDataset:
         """Build from named arrays; the table of fields (`rl_training.data.fields`) has the accepted names.
+
+        `costs` holds a number per row or a column per cost, called as `cost_names` say.
 
         Without next observations, row t + 1 is the successor of row t inside an episode. A name that no field
         has is refused: what it holds would be lost.
         """
-        log = EpisodeLog.from_arrays(values, info=info or DataInfo())
+        info = info or DataInfo()
+        if cost_names:
+            info = replace(info, cost_names=tuple(cost_names))
+        log = EpisodeLog.from_arrays(values, info=info)
         dataset = cls.from_log(log)
         if log.timeouts_known:
             return dataset
@@ -143,8 +151,11 @@ class TransitionDataset:
                 flags["truncations"][ends_before] = True
                 flags = {name: values[complete] for name, values in flags.items()}
                 maps |= dict.fromkeys(columns, torch.from_numpy(rows))
+                costs = log.further.get("costs")
                 last_rewards = LastRewards(
-                    ends_before - np.searchsorted(incomplete, ends_before), log.rewards[ends_before + 1]
+                    ends_before - np.searchsorted(incomplete, ends_before),
+                    log.rewards[ends_before + 1],
+                    None if costs is None else costs[ends_before + 1],
                 )
         # in single precision; float columns are not copied
         tensors = {name: as_tensor(column).float() for name, column in {**columns, **flags}.items()}
@@ -174,19 +185,30 @@ class TransitionDataset:
         """The rows with that much history as observations, and the last value of limited actions."""
         if not history and not rate:
             return self
-        ends, info = self.episode_ends("history"), self.info
-        if info.signals is not None:
+        if self.info.signals is not None:
             raise DataError(
-                f"{info.source}: its observations are signals already; read it with history instead"
+                f"{self.info.source}: its observations are signals already; read it with history instead"
             )
-        columns = {
-            name: as_array(self.store.whole(name)) for name in ("obs", "actions", "rewards", "next_obs")
-        }
-        flags = as_array(self.dones) != 0
-        log = EpisodeLog(**columns, terminated=flags, truncated=ends & ~flags, info=info)
-        taken = log_with_signals(with_history(log, history, rate), first_action)
+        taken = log_with_signals(with_history(self._as_log("history"), history, rate), first_action)
         changed = self.with_columns({name: as_tensor(getattr(taken, name)) for name in ("obs", "next_obs")})
         return changed._changed(info=taken.info)
+
+    def with_costs(self, costs: Mapping[str, str]) -> TransitionDataset:
+        """The rows with these costs (name -> formula over columns); see `rl_training.data.costs`."""
+        if not costs or self.cost_names == tuple(costs):
+            return self
+        taken = log_with_costs(self._as_log("costs"), costs)
+        changed = self.with_columns({"costs": as_tensor(taken.further["costs"])})
+        return changed._changed(info=taken.info)
+
+    def _as_log(self, purpose: str) -> EpisodeLog:
+        ends, dones = self.episode_ends(purpose), as_array(self.dones) != 0
+        wanted = ("obs", "actions", "rewards", "next_obs", "costs")
+        columns = {name: as_array(self.store.whole(name)) for name in wanted if name in self.fields}
+        further = {"costs": columns.pop("costs")} if "costs" in columns else {}
+        return EpisodeLog(
+            **columns, terminated=dones, truncated=ends & ~dones, further=further, info=self.info
+        )
 
     def __len__(self) -> int:
         return self.store.length("rewards")
@@ -234,6 +256,12 @@ class TransitionDataset:
     @property
     def returns_to_go(self) -> Tensor | None:
         return self.optional("returns_to_go")
+
+    @property
+    def cost_names(self) -> tuple[str, ...]:
+        """What the columns of `costs` are called."""
+        costs = self.store.columns.get("costs")
+        return () if costs is None else self.info.named_costs(costs.shape[1])
 
     @property
     def discounts(self) -> Tensor | None:
@@ -352,6 +380,15 @@ class TransitionDataset:
             store = store.looked_up_through(following, ["next_actions"])
         return self.with_store(store)
 
+    def with_penalty(self, weights: Sequence[float]) -> TransitionDataset:
+        """reward - sum of weight x cost, a weight per cost; what follows from rewards is left as it is."""
+        costs, last = as_array(self.store.whole("costs")), self.last_rewards
+        rewards = penalised(as_array(self.rewards), costs, weights)
+        if last is not None and last.costs is not None:
+            last = replace(last, rewards=penalised(last.rewards, last.costs, weights))
+        changed = self.with_columns({"rewards": torch.from_numpy(rewards).to(self.device)})
+        return changed._changed(last_rewards=last)
+
     def with_reward_transform(
         self,
         *,
@@ -368,7 +405,7 @@ class TransitionDataset:
         transform = RewardTransform(scale, shift, clip_bounds(clip))
         last_rewards = self.last_rewards
         if last_rewards is not None:
-            last_rewards = LastRewards(last_rewards.rows, transform.apply_to_array(last_rewards.rewards))
+            last_rewards = replace(last_rewards, rewards=transform.apply_to_array(last_rewards.rewards))
         changed = self.with_columns({"rewards": transform.apply(self.rewards)})._changed(
             last_rewards=last_rewards
         )
@@ -414,4 +451,6 @@ class TransitionDataset:
 def _column(name: str, values: npt.ArrayLike | None) -> Tensor:
     column = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
     column = column.detach().to(torch.float32).contiguous()
+    if name == "costs" and column.ndim == 1:
+        return column.unsqueeze(-1)
     return column.reshape(-1) if FIELDS.get(name).kind != "vector" and column.shape[1:] == (1,) else column

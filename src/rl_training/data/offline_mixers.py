@@ -105,6 +105,18 @@ def check_same_dimensions(datasets: Sequence[TransitionDataset]) -> None:
                 "parts of a mix must have the same actions: their levels differ in "
                 f"{part.info.source} and {first.info.source} (columns.levels)"
             )
+    check_same_costs(datasets)
+
+
+def check_same_costs(datasets: Sequence[TransitionDataset]) -> None:
+    """Numbers of one column mean one thing."""
+    first = datasets[0]
+    for part in datasets[1:]:
+        if part.cost_names and first.cost_names and part.cost_names != first.cost_names:
+            raise DataError(
+                f"parts of a mix must have the same costs: {part.info.source} has "
+                f"{', '.join(part.cost_names)}, {first.info.source} has {', '.join(first.cost_names)}"
+            )
 
 
 def _shared_fields(datasets: Sequence[TransitionDataset]) -> list[str]:
@@ -124,7 +136,7 @@ def _shared_info(datasets: Sequence[TransitionDataset]) -> DataInfo:
         name: getattr(first, name)
         for name in (
             *("spaces", "env_id", "reference", "observation_names", "action_names", "choices", "units"),
-            "signals",
+            *("signals", "cost_names"),
         )
         if all(getattr(part.info, name) == getattr(first, name) for part in datasets)
     }

@@ -13,6 +13,7 @@ from rl_training.config.data import OfflineDataFields
 from rl_training.config.run import RewardFields
 from rl_training.core.drift import describe_columns
 from rl_training.core.errors import ConfigError, DataError
+from rl_training.core.limits import check_costs_named
 from rl_training.core.signals import Signals
 from rl_training.core.spaces import Spaces, level_text
 from rl_training.core.transforms import (
@@ -25,6 +26,7 @@ from rl_training.core.transforms import (
     return_range_scale,
 )
 from rl_training.core.types import Array, State
+from rl_training.data.costs import penalty_weights
 from rl_training.data.disk import disk_concatenation
 from rl_training.data.fields import FIELDS, SPACE_FIELDS, Discounting, all_fields
 from rl_training.data.info import ReferenceReturns
@@ -183,6 +185,12 @@ def check_needs(needs: Iterable[str], parts: Iterable[TransitionDataset], wanted
                 )
 
 
+def check_limits(settings: OfflineDataFields, parts: Iterable[TransitionDataset]) -> None:
+    """Every limit is of a cost that all parts have."""
+    for part in parts:
+        check_costs_named("limits", tuple(settings.limits), part.cost_names, part.info.source)
+
+
 RETURNS = "returns_to_go"
 
 
@@ -238,7 +246,10 @@ def process_offline_dataset(
     """
     check_same_dimensions(parts)
     signals = same_signals(parts, fitted)
+    if settings.penalty:
+        check_needs({"costs"}, parts, "penalty")
     check_needs(needs, parts, wanted_by)
+    check_limits(settings, parts)
     _check_rewards(parts, wanted_by, uses_rewards)
     parts = [check_dimensions(part, spaces) for part in parts]
     scaling = action_scaling(parts, settings, spaces)
@@ -401,6 +412,9 @@ class _PartSteps:
         plain = TransitionDataset.from_store(
             plain.store, last_rewards=part.last_rewards, ordered=part.ordered, info=part.info
         )
+        if self.settings.penalty:  # before the transform: a weight is in units of the reward as logged
+            weights = penalty_weights(self.settings.penalty, plain.cost_names, plain.info.source)
+            plain = plain.with_penalty(weights)
         if self.transform.is_identity:
             return plain
         scale, shift, clip = self.transform.scale, self.transform.shift, self.transform.clip

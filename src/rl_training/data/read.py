@@ -69,6 +69,7 @@ def as_dataset(
     columns, fields = columns or {}, fields or {}
     if isinstance(given, TransitionDataset):
         asked = TableFields.build({key: fields[key] for key in ASKED_FIELDS if key in fields})
+        given = given.with_costs(asked.costs)
         return given if given.info.signals is not None else given.with_history(asked.history, asked.rate)
     if isinstance(given, str | os.PathLike):
         mapped = {**fields, "columns": columns} if columns else fields

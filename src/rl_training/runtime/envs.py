@@ -451,8 +451,8 @@ def kept_infos(fields: Sequence[Field], info: Facts) -> Infos:
         if given is None:
             return {FAULT: f"returned no {place}"}
         value = np.asarray(given, dtype=np.float32)
-        if value.size == 1 and field.kind != "vector":
-            value = value.reshape(())
+        if value.size == 1 and (field.kind != "vector" or field.width == 1):
+            value = value.reshape(field.row_shape)
         if value.shape != field.row_shape or not np.isfinite(value).all():
             wanted = f"{field.width or 1} finite number(s)"
             return {FAULT: f"returned {one_line(given)} as {place}; it must be {wanted}"}

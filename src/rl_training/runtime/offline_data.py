@@ -22,6 +22,7 @@ from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.signals import Signals
 from rl_training.core.spaces import Box, Choice, Spaces
+from rl_training.data.costs import log_with_costs
 from rl_training.data.info import reference_returns
 from rl_training.data.log import EpisodeLog
 from rl_training.data.offline_dataset import TransitionDataset
@@ -65,7 +66,7 @@ def build_offline_dataset(
     if dataset is not None:
         _check_given(dataset)
         fill = () if fitted is None or fitted.signals is None else fitted.signals.first_action
-        dataset = dataset.with_history(settings.history, settings.rate, fill)
+        dataset = dataset.with_costs(settings.costs).with_history(settings.history, settings.rate, fill)
         parts, limits, by_time = [dataset], None, [settings.discount_by_time]
     else:
         sources = data_sources(settings)
@@ -293,7 +294,8 @@ def _load(
     )
     with rollout:
         name = f"{kind} data of {env} ({rows} rows, seed {source.dataset_seed})"
-        return with_history(collect_in_memory(rollout, rows, name), source.history, source.rate)
+        log = log_with_costs(collect_in_memory(rollout, rows, name), source.costs)
+        return with_history(log, source.history, source.rate)
 
 
 def _check_given(dataset: TransitionDataset) -> None:

@@ -20,6 +20,7 @@ from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.transforms import RewardTransform, Transform
 from rl_training.core.types import STANDARD_FIELDS, Array, Facts, State
+from rl_training.data.costs import penalised
 from rl_training.data.episodes import returns_to_go
 from rl_training.data.fields import FIELDS, Field, scaled_with_rewards
 from rl_training.data.rows import ReplayBuffer
@@ -38,9 +39,13 @@ class Units:
     rewards: RewardTransform
     observation_steps: Sequence[Transform] = ()
     action_limit: float | None = None
+    penalty: Sequence[float] = ()
+    """weight of each cost that is taken off the reward"""
 
     def columns(self, step: Steps) -> Columns:
         rewards, actions, limit = step.rewards, step.actions, self.action_limit
+        if self.penalty:
+            rewards = penalised(rewards, step.fields["costs"], self.penalty)
         return {
             "obs": self._observations(step.obs),
             "actions": actions if limit is None else actions.clip(-limit, limit).astype(np.float32),
@@ -49,6 +54,10 @@ class Units:
             "dones": step.dones,
             **{name: values * self._factor(name) for name, values in step.fields.items()},
         }
+
+    def columns_of(self, step: Steps, stored: Sequence[str]) -> Columns:
+        """The columns that are kept: costs may be there for their penalty alone."""
+        return {name: values for name, values in self.columns(step).items() if name in stored}
 
     def _factor(self, name: str) -> float:
         if self.rewards.is_identity or not FIELDS.get(name).follows_rewards:
@@ -306,6 +315,7 @@ class OnlineCollection:
         self.learning_starts = learning_starts
         self.episodes: list[list[FinishedEpisode]] = [[] for _ in configs]
         self.collectors: list[Collector] = []
+        asked = told_fields({*rows.fields, *(("costs",) if units.penalty else ())})
         try:
             for config in configs:
                 self.collectors.append(
@@ -315,7 +325,7 @@ class OnlineCollection:
                         config.num_envs,
                         config.seed,
                         async_envs=settings.async_envs,
-                        fields=told_fields(rows.fields),
+                        fields=asked,
                     )
                 )
         except BaseException:
@@ -347,7 +357,7 @@ class OnlineCollection:
                 step.obs, step.next_obs = asked, acting.following(step.next_obs, done)
                 acting.follow(done)
                 acting.reset(rows=ended)
-        self.rows.add([self.units.columns(step) for step in steps], ends)
+        self.rows.add([self.units.columns_of(step, self.rows.fields) for step in steps], ends)
         for finished, step in zip(self.episodes, steps, strict=True):
             finished.extend(step.episodes)
         return len(steps[0].rewards)

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.learner import Learner
-from rl_training.config.data import ASKED_FIELDS, NO_DATA, OfflineFields, OnlineDataFields
+from rl_training.config.data import (
+    ASKED_FIELDS,
+    NO_DATA,
+    OfflineDataFields,
+    OfflineFields,
+    OnlineDataFields,
+)
 from rl_training.config.run import OnlineFields, RewardFields, Share, ShareFields, TrainConfig
 from rl_training.core.errors import ConfigError, DataError, shown
 from rl_training.core.schema import restoring
@@ -21,6 +27,7 @@ from rl_training.core.signals import Signals
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import ObservationNormalizer, RewardTransform, Transform
 from rl_training.core.types import Facts, State
+from rl_training.data.costs import TOLD, penalty_weights
 from rl_training.data.info import ReferenceReturns, reference_returns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import Fitted, PreparedDataset, failure_reward, reward_transform
@@ -107,7 +114,18 @@ class RunSource(ABC):
         return self.dataset.to(device)
 
     def units(self) -> Units:
-        return Units(self.rewards, self.observation_steps, self.action_limit)
+        return Units(self.rewards, self.observation_steps, self.action_limit, self.told_penalty())
+
+    def told_penalty(self) -> tuple[float, ...]:
+        """The weight of the one cost that environments tell, where rows are collected."""
+        penalty = self.settings.penalty
+        declared = tuple(self.settings.costs) if isinstance(self.settings, OfflineDataFields) else ()
+        if penalty and len(declared) > 1:
+            raise ConfigError(
+                f"penalty must be of the one cost that the environment tells in info['cost'] where rows are "
+                f"collected, got costs {', '.join(declared)}"
+            )
+        return penalty_weights(penalty, declared or (TOLD,), str(self.env)) if penalty else ()
 
     def exploration(self, device: torch.device) -> Exploration:
         return Exploration([config.seed for config in self.configs], self.exploration_noise, device)

@@ -10,6 +10,7 @@ from pathlib import Path
 from rl_training.config.data import AUTO, FORMATS, TABLE_FIELDS, DatasetSource
 from rl_training.core.addresses import is_database
 from rl_training.core.errors import DataError
+from rl_training.data.costs import log_with_costs
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target
 from rl_training.data.remote import is_remote, local_path
@@ -78,7 +79,8 @@ def read_source(kind: str, source: DatasetSource, target: Target | None = None) 
         default = DatasetSource.model_fields[name].default
         if name not in format.table_fields and getattr(source, name) != default:
             raise DataError(f"{name} is not used by dataset_kind '{kind}': leave it out")
-    return with_history(_read(format, source, target or Target()), source.history, source.rate)
+    log = log_with_costs(_read(format, source, target or Target()), source.costs)
+    return with_history(log, source.history, source.rate)
 
 
 def _read(format: Format, source: DatasetSource, target: Target) -> EpisodeLog:

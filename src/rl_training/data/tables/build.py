@@ -43,19 +43,20 @@ from rl_training.data.tables.steps import Steps, settle_steps
 _CACHED_ROWS = 4096
 
 
-def map_columns(names: Sequence[str], columns: ColumnsConfig, source: str) -> FieldColumns:
+def map_columns(names: Sequence[str], settings: TableFields, source: str) -> FieldColumns:
     """The columns of every field. What is not mapped is taken by its usual name, if it has one."""
-    return map_with_formulas(names, columns, source)[0]
+    return map_with_formulas(names, settings, source)[0]
 
 
 def map_with_formulas(
-    names: Sequence[str], columns: ColumnsConfig, source: str
+    names: Sequence[str], settings: TableFields, source: str
 ) -> tuple[FieldColumns, Formulas]:
     """The columns of every field, and the formulas that stand in their places or are made of them."""
+    columns = settings.columns
     refuse_undeclared(
         columns.fields.keys() - set(FIELDS.names()), FIELDS.names(), f"{source}: columns.fields"
     )
-    columns, formulas = split_formulas(names, columns, source)
+    columns, formulas = split_formulas(names, columns, source, settings.costs)
     mapped = {
         field.name: [
             column
@@ -77,9 +78,10 @@ def map_with_formulas(
                 f"{problem}; say which columns are what (`columns:`, or --obs and --action): "
                 f"`rl-training data inspect {source}` shows how"
             ) from None
-    usual = {
-        field: vectors.get(name, [name]) for field, name in resolved.items() if field not in formulas.computed
-    }
+    if formulas.costs and "costs" in mapped:
+        raise DataError(f"{source}: costs are given twice, in costs and in columns.fields: leave one out")
+    made = {*formulas.computed, *(("costs",) if formulas.costs else ())}
+    usual = {field: vectors.get(name, [name]) for field, name in resolved.items() if field not in made}
     taken = {column for group in mapped.values() for column in group}
     if (mapped.keys() | formulas.computed.keys()) & set(
         END_FLAGS
@@ -291,7 +293,7 @@ def read_rows(
     notes: list[str] = []
     for label, table in sources:
         if builder is None:
-            fields, formulas = map_with_formulas(table.names, settings.columns, label)
+            fields, formulas = map_with_formulas(table.names, settings, label)
             choices = choices_of(settings.columns, fields["actions"], label)
             builder = TableBuilder(fields, capacity, target, choices, settings.date_order)
         elif missing := {c for g in builder.fields.values() for c in g} - set(table.names):
@@ -348,6 +350,7 @@ def _info(builder: TableBuilder, settings: TableFields, formulas: Formulas, info
         observation_names=names["obs"] if own else info.observation_names or names["obs"],
         action_names=names["actions"] if own else info.action_names or names["actions"],
         signals=Signals(formulas.signals) if formulas.signals is not None else info.signals,
+        cost_names=tuple(formulas.costs) or info.cost_names,
         operator_names=info.operator_names or tuple(map(str, builder.ids.get("operators", ()))),
         units={**info.units, **settings.columns.units},
         rewards_known=info.rewards_known and "rewards" in {*builder.fields, *formulas.computed},

@@ -22,7 +22,7 @@ from rl_training.core.over_log import (
 )
 from rl_training.core.signals import Program, observed, with_moved_lags
 from rl_training.core.types import Array
-from rl_training.data.fields import FIELDS, FORMULA_COLUMNS, Field, all_fields
+from rl_training.data.fields import FIELDS, FORMULA_COLUMNS, all_fields
 from rl_training.data.tables.names import expanded, matching
 
 _FORMULA = re.compile(r"[-+/%<>=!()`]|\w\s*\*+\s*[\w(]|\b(?:and|or|not|if)\b")
@@ -38,12 +38,15 @@ class Formulas:
     """the observation, where it is more than columns"""
     computed: Mapping[str, Expression] = field(default_factory=dict)
     """field of one value per row -> its formula"""
+    costs: Mapping[str, Expression] = field(default_factory=dict)
+    """cost -> its formula, which may be a column alone"""
     actions: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[str]:
-        """Columns that the fields of one value are computed from."""
-        nodes = (node for each in self.computed.values() for node in walk(each.node))
+        """Columns that costs and the fields of one value are computed from."""
+        formulas = (*self.computed.values(), *self.costs.values())
+        nodes = (node for each in formulas for node in walk(each.node))
         return list(dict.fromkeys(node.name for node in nodes if isinstance(node, Column)))
 
 
@@ -53,7 +56,7 @@ def is_formula(text: str, names: Sequence[str]) -> bool:
 
 
 def split_formulas(
-    names: Sequence[str], columns: ColumnsConfig, source: str
+    names: Sequence[str], columns: ColumnsConfig, source: str, costs: Mapping[str, str] | None = None
 ) -> tuple[ColumnsConfig, Formulas]:
     """The mapping with columns alone, and the formulas that stood in it."""
     actions = tuple(
@@ -69,7 +72,7 @@ def split_formulas(
         text = given if isinstance(given, str) else given[0] if given and len(given) == 1 else None
         if text is None or each.kind == "vector" or each.role in _SINGLE or not is_formula(text, names):
             continue
-        computed[each.name] = _formula(text, each, names, actions)
+        computed[each.name] = one_expression(each.name, text, names, actions)
         if each.role:
             plain[each.role] = None
         else:
@@ -80,7 +83,15 @@ def split_formulas(
         signals = _program(entries, names, actions, source)
         entries = list(signals.columns)
     found = columns.model_copy(update={**plain, "fields": fields, "observations": tuple(entries)})
-    return found, Formulas(signals, computed, actions)
+    formulas = {name: cost_expression(name, text, names, actions) for name, text in (costs or {}).items()}
+    return found, Formulas(signals, computed, formulas, actions)
+
+
+def cost_expression(name: str, text: str, names: Sequence[str], actions: Sequence[str]) -> Expression:
+    """What a cost is: a column by its plain name, or a formula."""
+    if text in names:
+        return Expression(text, Column(text))
+    return one_expression(f"cost {name}", text, names, actions)
 
 
 def _entries(text: str, names: Sequence[str]) -> list[str]:
@@ -88,9 +99,10 @@ def _entries(text: str, names: Sequence[str]) -> list[str]:
     return [text] if text in names else split_list(text)
 
 
-def _formula(text: str, field: Field, names: Sequence[str], actions: Sequence[str]) -> Expression:
+def one_expression(what: str, text: str, names: Sequence[str], actions: Sequence[str]) -> Expression:
+    """The formula of one value per row, in which an action of the past is one that ran."""
     if len(entries := split_list(text)) != 1:
-        raise DataError(f"{field.name} must be one expression, got {len(entries)} in {text!r}")
+        raise DataError(f"{what} must be one expression, got {len(entries)} in {text!r}")
     found = parse(text, names)
     return Expression(found.text, with_moved_lags(found.node, actions))
 
@@ -127,6 +139,13 @@ class FormulaRows:
         chosen = {
             name: each for name, each in self.formulas.computed.items() if FIELDS.get(name).kind == kind
         }
+        return self._values(chosen, checked=kind == "number" and not lenient)
+
+    def costs(self, *, lenient: bool = False) -> list[Float64Array]:
+        """The values of every cost."""
+        return list(self._values(self.formulas.costs, checked=not lenient).values())
+
+    def _values(self, chosen: Mapping[str, Expression], *, checked: bool) -> dict[str, Float64Array]:
         if not chosen:
             return {}
         columns = dict(zip(self.formulas.columns, self.values.T, strict=True))
@@ -138,15 +157,16 @@ class FormulaRows:
                 refuse_long_lags(each, rows.since_start)
                 found[name] = np.broadcast_to(over.value(each.node), len(rows)).copy()
         for name, each in chosen.items():
-            if not lenient and kind == "number":
+            if checked:
                 known = ~self.ends if has_next(each) else np.ones(len(rows), dtype=bool)
                 refuse_no_number(each, over, found[name], known, self.place)
         return found
 
     def without_successor(self) -> BoolArray:
         """Rows for which a number needs a row that never came."""
-        numbers = (name for name in self.formulas.computed if FIELDS.get(name).kind == "number")
-        return self.ends & any(has_next(self.formulas.computed[name]) for name in numbers)
+        computed = self.formulas.computed
+        numbers = [each for name, each in computed.items() if FIELDS.get(name).kind == "number"]
+        return self.ends & any(map(has_next, (*numbers, *self.formulas.costs.values())))
 
 
 def _mean(values: Array) -> float:

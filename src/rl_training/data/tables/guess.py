@@ -286,7 +286,7 @@ def needs_mapping(source: DatasetSource, *, kind: str | None = None) -> bool:
         names = opened[0].names
     given = source.columns
     try:
-        map_columns(names, given, str(source.dataset_path))
+        map_columns(names, source, str(source.dataset_path))
     except DataError:
         return not (given.observations or given.actions)
     return False

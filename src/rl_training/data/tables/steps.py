@@ -104,13 +104,15 @@ def _compute_numbers(steps: Steps, columns: dict[str, Array], formulas: Formulas
     whole = len(ends) == len(steps)
     place = steps.place if whole else lambda row: f"{steps.file(0)}: row {row} of those that are left"
     rows = formula_rows(formulas, columns, ends, place)
-    found = rows.computed("number", lenient=lenient)
+    found, costs = rows.computed("number", lenient=lenient), rows.costs(lenient=lenient)
     del columns[FORMULA_COLUMNS]
     alone = rows.without_successor()
     terminated = np.asarray(columns.get("terminated", columns.get("dones"))) == 1
     lost = alone & (terminated | ("next_obs" in columns))
     for name, values in found.items():
         columns[name] = np.where(alone, 0.0, values).astype(np.float32)
+    if costs:
+        columns["costs"] = np.where(alone[:, None], 0.0, np.stack(costs, axis=1)).astype(np.float32)
     if not lost.any() or lenient:
         return []
     before = np.flatnonzero(lost[1:] & ~ends[:-1])
