@@ -72,9 +72,9 @@ def test_discounts_and_returns_on_demand() -> None:
 
 def test_an_unknown_need_fails_at_the_start() -> None:
     with pytest.raises(
-        ConfigError, match="the learner needs the batch field 'costs', which is unknown; worked out"
+        ConfigError, match="the learner needs the batch field 'heat', which is unknown; worked out"
     ):
-        prepared(log(successors=True), needs={"costs"})
+        prepared(log(successors=True), needs={"heat"})
     with pytest.raises(
         ConfigError, match="needs the batch field 'behavior_logprobs', which data in memory does not"
     ):

@@ -180,9 +180,12 @@ def check_needs(needs: Iterable[str], parts: Iterable[TransitionDataset], wanted
             if need not in part.fields and not (known and FIELDS.get(need).derive):
                 reason = f"which {part.info.source} does not have" if known else "which is unknown"
                 derived = ", ".join(field.name for field in all_fields() if field.derive)
-                raise ConfigError(
-                    f"{wanted_by} needs the batch field {need!r}, {reason}; worked out are: {derived}"
+                remedy = (
+                    "declare them: --cost 'NAME: FORMULA'"
+                    if need == "costs"
+                    else f"worked out are: {derived}"
                 )
+                raise ConfigError(f"{wanted_by} needs the batch field {need!r}, {reason}; {remedy}")
 
 
 def check_limits(settings: OfflineDataFields, parts: Iterable[TransitionDataset]) -> None:
