@@ -1,5 +1,6 @@
 """Fields that a learner needs, worked out from the log; held-out episodes; logs without rewards."""
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,50 @@ def test_held_out_episodes_are_whole_seeded_and_disjoint() -> None:
     assert torch.equal(held.obs, again.obs) and not torch.equal(held.obs[:1], other.obs[:1])
     with pytest.raises(DataError, match="validation_share needs at least 2 episodes to hold one out, got 1"):
         split_episodes(TransitionDataset.from_log(as_log(episodes([4], [True]))), 0.5, seed=0)
+
+
+def forty_episodes(**fields: list[int]) -> TransitionDataset:
+    """Episodes of two rows that observe their number; a field says something of each."""
+    rows = np.arange(80)
+    obs = np.column_stack([rows // 2, rows % 2]).astype(np.float32)
+    given = obs, np.zeros((80, 1)), np.zeros(80), obs, np.zeros(80)
+    columns = {name: np.repeat(values, 2) for name, values in fields.items()}
+    return TransitionDataset(*given, truncations=rows % 2, **columns)
+
+
+def held_episodes(data: TransitionDataset, share: float) -> list[int]:
+    train, held = split_episodes(data, share, seed=1)
+    assert not set(train.obs[:, 0].tolist()) & set(held.obs[:, 0].tolist()) and len(train) + len(held) == 80
+    return sorted(set(held.obs[:, 0].int().tolist()))
+
+
+def test_days_are_held_out_whole_and_of_every_operator_a_share() -> None:
+    days = held_episodes(forty_episodes(days=[20000 + each // 4 for each in range(40)]), 0.2)
+    assert len(days) == 8 and len({each // 4 for each in days}) == 2
+    who = held_episodes(forty_episodes(operators=[each % 4 == 3 for each in range(40)]), 0.2)
+    assert len(who) == 8 and sum(each % 4 == 3 for each in who) == 2
+    long = held_episodes(forty_episodes(days=[max(0, each - 30) for each in range(40)]), 0.2)
+    assert len(long) == 8 and min(long) > 30, "a day of 31 episodes is no fifth of 40"
+    plain = held_episodes(forty_episodes(), 0.2)  # too few days, or each an episode: episodes are drawn
+    assert held_episodes(forty_episodes(days=[each // 10 for each in range(40)]), 0.2) == plain
+    assert held_episodes(forty_episodes(days=[*range(40)]), 0.2) == plain
+
+
+def test_dated_rows_of_a_table_know_their_day() -> None:
+    times = [f"2026-03-0{day}T{hour}:30:00" for day, hour in ((1, 22), (1, 23), (2, "00"), (2, "01"))]
+    frame = {
+        "x": [1.0, 2, 3, 4],
+        "u": [0.0, 1, 0, 1],
+        "r": [0.0, 0, 1, 1],
+        "t": times,
+        "s": [0, 60, 120, 180],
+    }
+    given: dict[str, Any] = {"observations": ["x"], "actions": ["u"], "reward": "r"}
+    dated = TransitionDataset.from_dataframe(frame, **given, time="t")
+    first = (date(2026, 3, 1) - date(1970, 1, 1)).days
+    assert dated.store.whole("days").tolist() == [first, first, first + 1]
+    counted = TransitionDataset.from_dataframe(frame, **given, time="s")
+    assert "days" not in counted.fields
 
 
 def test_held_out_rows_have_the_units_of_the_training_rows() -> None:

@@ -37,15 +37,24 @@ from rl_training.report.explain import Asked, Rule, explain, importance, rules, 
 
 
 def judged(
-    name: str, gain: float, verdict: Verdict = "better", *, away: float = 1.0, noise: float = 1.0
+    name: str,
+    gain: float,
+    verdict: Verdict = "better",
+    *,
+    away: float = 1.0,
+    noise: float = 1.0,
+    best: float = -99.0,
 ) -> PolicyJudgement:
-    """A policy that gains so much, with actions so far from the log; `noise` decides what ties with it."""
+    """A policy that gains so much, with actions so far from the log; `noise` decides what ties with it,
+    and the log's `best` operator gains so much.
+    """
     members = tuple(gain + noise * each for each in (-1.0, 0.0, 1.0))
     action = ActionComparison("valve", away, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     gap = Interval(gain, gain - 1.0, gain + 1.0)
     return PolicyJudgement(
         name, gain, gain - 1.0, gain + 1.0, gap, verdict, f"{name} says so.", (), {"fqe": gap}, {},
         Evidence(actions=(action,)), gain, members,
+        operators={"Ada": Interval(gain - best, gain - best - 1.0, gain - best + 1.0)},
     )  # fmt: skip
 
 
@@ -65,6 +74,16 @@ def test_of_those_that_cannot_be_told_apart_the_one_closest_to_the_log_is_taken(
     assert chosen.name == "near" and "cannot tell it from far" in chosen.reason
     little = judged("little", 4.0, away=0.1, noise=-3.0)
     assert choose(judgement(far, little), [10.0]).name == "far", "half of the gain is not nearly as much"
+
+
+def test_what_is_worse_than_an_operator_is_not_recommended() -> None:
+    found = judgement(judged("iql", 5.0, best=6.5), judged("bc", 2.0, best=6.5))
+    none = choose(found, [10.0])
+    assert none.name is None and none.reason == (
+        "An operator of this log earns more than every candidate. iql comes closest: iql says so."
+    )
+    level = judgement(judged("iql", 5.0, best=6.5), judged("bold", 4.0, best=4.5))
+    assert choose(level, [10.0]).name == "bold", "not told apart from the best operator is enough"
 
 
 def test_nothing_is_recommended_where_nothing_is_better() -> None:
@@ -243,6 +262,20 @@ def test_rows_in_memory_become_a_file_that_trainings_can_read(tmp_path: Path) ->
     for kept in (whole, again):
         assert torch.equal(kept.store.whole("operators"), who.float()), "who acted is not lost"
         assert kept.store.whole("durations").unique().tolist() == [2.0]
+
+
+def test_every_operator_has_enough_episodes_for_the_judge(tmp_path: Path) -> None:
+    dataset, silent = plant_log(6000), (lambda *_: None)  # 120 episodes, every fourth is Ben's
+    acted = (torch.arange(6000) // 50 % 4 == 3).float()
+    spaces, config = Spaces(2, (0.0,), (100.0,)), search.AutoConfig()
+
+    def looked(whole: TransitionDataset) -> float:
+        return search.Search(tmp_path, config, whole, spaces, {}, (), silent, silent).held_out
+
+    assert looked(dataset) == 0.2
+    assert looked(dataset.with_columns({"operators": acted})) == 10 / 30
+    rare = (torch.arange(6000) // 50 < 19).float()
+    assert looked(dataset.with_columns({"operators": rare})) == 0.2, "half of 19 would not be enough either"
 
 
 def test_the_judge_sees_the_episodes_that_no_training_sees_and_then_other_resamples(

@@ -159,6 +159,7 @@ _BUILTIN = {
         # what must not happen too often, a number per cost (`DataInfo.cost_names`)
         Field("costs", "vector", names=("costs",), from_info="cost", width=1),
         Field("durations"),  # from a row to the next, in units of the median step
+        Field("days", "id", names=("days",), in_batches="never"),  # of dated rows, since 1970
         Field("operators", "id", names=("operators",), role="operator", in_batches="never"),
         Field(
             "behavior_logprobs",

@@ -333,7 +333,7 @@ class _Finish:
         return dataset.with_fields(
             name
             for name in dataset.fields
-            if name in self.needs or FIELDS.get(name).in_batches != "if needed"
+            if name in self.needs or FIELDS.get(name).in_batches in ("always", "if given")
         )
 
     def _converted(

@@ -11,7 +11,14 @@ import torch
 from rl_training.config.data import OfflineFields
 from rl_training.core.errors import DataError
 from rl_training.core.streams import derive_seed
-from rl_training.data.episodes import BoolArray, Float64Array, IntArray, episode_lengths, n_step_returns
+from rl_training.data.episodes import (
+    BoolArray,
+    Float64Array,
+    IntArray,
+    episode_lengths,
+    episode_starts,
+    n_step_returns,
+)
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.rows import as_array
 
@@ -58,17 +65,52 @@ def best_episodes(
 def split_episodes(
     dataset: TransitionDataset, share: float, seed: int
 ) -> tuple[TransitionDataset, TransitionDataset]:
-    """Two datasets of whole episodes, the second with `share` of them (at least one), drawn with `seed`."""
+    """Two datasets of whole episodes, the second with `share` of them (at least one), drawn with `seed`.
+
+    Days that the log names are held out whole: what happens on a day has much in common. Of operators that
+    it names each has its share in both parts: without the best of them little could be learned, and an
+    operator who is missing in the second could not be compared with.
+    """
     ends = dataset.episode_ends("validation_share")
     count = int(ends.sum())
     if count < 2:
         raise DataError(
             f"{dataset.info.source}: validation_share needs at least 2 episodes to hold one out, got {count}"
         )
-    held = np.zeros(count, dtype=bool)
-    drawn = np.random.default_rng(derive_seed(seed, "validation")).permutation(count)
-    held[drawn[: min(count - 1, max(1, round(share * count)))]] = True
+    draws = np.random.default_rng(derive_seed(seed, "validation"))
+    held = _held_days(dataset, share, draws)
+    if held is None:
+        drawn, who = draws.permutation(count), episode_values(dataset, "operators")
+        held = np.zeros(count, dtype=bool)
+        for each in [None] if who is None else np.unique(who):
+            own = drawn if who is None else drawn[who[drawn] == each]
+            held[own[: round(share * len(own))]] = True
+        if not held.any():
+            held[drawn[0]] = True
+        if held.all():
+            held[drawn[-1]] = False
     return keep_episodes(dataset, ~held, ends), keep_episodes(dataset, held, ends)
+
+
+def _held_days(dataset: TransitionDataset, share: float, draws: np.random.Generator) -> BoolArray | None:
+    """Episodes of whole days, about `share` of all; none where the log does not name enough days for that."""
+    days = episode_values(dataset, "days")
+    if days is None or len(named := np.unique(days)) < FEWEST_DAYS or len(named) == len(days):
+        return None
+    wanted, held = max(1, round(share * len(days))), np.zeros(len(days), dtype=bool)
+    for day in draws.permutation(named):
+        if held.sum() < wanted and held.sum() + (days == day).sum() <= 1.5 * wanted:
+            held |= days == day
+    return held if wanted <= held.sum() < len(days) else None
+
+
+def episode_values(dataset: TransitionDataset, name: str) -> IntArray | None:
+    """What a field of whole numbers says in the first row of every episode, where there is such a field."""
+    column = dataset.optional(name)
+    if column is None:
+        return None
+    values: IntArray = as_array(column)[episode_starts(dataset.episode_ends(name))].astype(np.int64)
+    return values
 
 
 def keep_episodes(dataset: TransitionDataset, chosen: BoolArray, ends: BoolArray) -> TransitionDataset:
@@ -84,6 +126,9 @@ def keep_episodes(dataset: TransitionDataset, chosen: BoolArray, ends: BoolArray
         info=dataset.info,
     )
 
+
+FEWEST_DAYS = 5
+"""With fewer, a day is too large a part of the log to be held out whole."""
 
 FEWEST_EPISODES = 20
 """What a judgement needs at least; with fewer held-out ones it takes those of the training too."""

@@ -32,8 +32,9 @@ from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import fingerprint
 from rl_training.data.read import GivenData, as_dataset
 from rl_training.data.rows import as_array
-from rl_training.data.splits import FEWEST_EPISODES, split_episodes
+from rl_training.data.splits import FEWEST_EPISODES, episode_values, split_episodes
 from rl_training.judging.fit import OnProgress
+from rl_training.judging.operators import FEWEST_STINTS
 from rl_training.judging.verdict import Judgement
 from rl_training.policies.policy import Policy
 from rl_training.recommend.choice import Choice, choose, confirmed
@@ -250,8 +251,11 @@ class Search:
 
     @property
     def held_out(self) -> float:
-        """The share that only the judge sees: enough episodes for it, also of a short log."""
-        return max(self.config.held_out, min(0.5, FEWEST_EPISODES / self.episodes))
+        """The share that only the judge sees: enough for it also of a short log, and of every operator."""
+        needed = [FEWEST_EPISODES / self.episodes]
+        if (who := episode_values(self.whole, "operators")) is not None:
+            needed += [FEWEST_STINTS / count for count in np.unique(who, return_counts=True)[1]]
+        return max(self.config.held_out, *(share for share in needed if share <= 0.5))
 
     @property
     def episodes(self) -> int:

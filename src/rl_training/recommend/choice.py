@@ -26,12 +26,16 @@ def distance_to_log(policy: PolicyJudgement, widths: Sequence[float]) -> float:
 
 
 def choose(judgement: Judgement, widths: Sequence[float]) -> Choice:
-    """The first of the judge's order that is better than the log; of those that it cannot tell apart and
-    that gain nearly as much, the one that stays closest to the log.
+    """The first of the judge's order that is better than the log, and no worse than its best operator; of
+    those that it cannot tell apart and that gain nearly as much, the one that stays closest to the log.
     """
-    ranked = [each for each in judgement.ranking() if each.verdict == "better"]
-    if not ranked:
+    better = [each for each in judgement.ranking() if each.verdict == "better"]
+    if not better:
         return Choice(None, _why_none(judgement.policies))
+    ranked = [each for each in better if not _worse_than_an_operator(each)]
+    if not ranked:
+        told = f"{better[0].name} comes closest: {better[0].sentence}"
+        return Choice(None, f"An operator of this log earns more than every candidate. {told}")
     first, *others = ranked
     enough = NEARLY * first.difference.value
     near = [first]
@@ -58,6 +62,10 @@ def confirmed(choice: Choice, again: Judgement) -> Choice:
         None,
         f"{choice.name} came first, but judged again on fresh resamples it is not better: {second.sentence}",
     )
+
+
+def _worse_than_an_operator(policy: PolicyJudgement) -> bool:
+    return any(each.high is not None and each.high < 0.0 for each in policy.operators.values())
 
 
 def _why_none(policies: Sequence[PolicyJudgement]) -> str:

@@ -15,7 +15,7 @@ from rl_training.data.fields import END_FLAGS, FIELDS, FORMULA_COLUMNS
 from rl_training.data.reading import row_chunks
 from rl_training.data.tables.cells import NO_EPISODE, NO_FLAG
 from rl_training.data.tables.formulas import Formulas, formula_rows
-from rl_training.data.tables.times import cut_ends, local_times
+from rl_training.data.tables.times import calendar_days, cut_ends, local_times
 
 UNEVEN_STEP = 0.01
 """A step that differs from the median by more than this share counts as uneven."""
@@ -66,6 +66,8 @@ def settle_steps(steps: Steps, settings: TableFields, formulas: Formulas, *, len
         columns["terminated"] = np.zeros(len(steps), dtype=bool)
     if timed:
         columns["durations"] = _durations(steps.columns["times"], ends, notes)
+        if (days := calendar_days(steps.columns["times"])) is not None:
+            columns["days"] = days
     marked = timed or bool(ends[:-1].any()) or "episode_ids" in steps.columns
     if missing.any():
         notes.append(_missing_note(steps, missing, settings))

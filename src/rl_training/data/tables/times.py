@@ -11,6 +11,11 @@ from rl_training.core.types import Array
 from rl_training.data.episodes import BoolArray, episode_starts
 from rl_training.data.tables.files import import_pyarrow
 
+SECONDS_OF_A_DAY = 86_400.0
+EARLIEST_DATE, LATEST_DATE = 1e8, 1e10
+"""Seconds since 1970 that are dates, from 1973 on; smaller numbers count from a start of their own, larger
+ones are no seconds."""
+
 
 def local_times(times: Array, zone: str, place: str) -> Array:
     """Seconds of a clock on the wall as seconds of time: an hour that comes twice is two hours.
@@ -38,6 +43,16 @@ def local_times(times: Array, zone: str, place: str) -> Array:
     stepped = np.maximum.accumulate(np.where(back, rows, -1))
     later = twice & (stepped >= begins)
     return np.where(known, np.where(later, second, first), np.nan)
+
+
+def calendar_days(times: Array) -> Array | None:
+    """The day of each row, counted from 1970; none where times do not say which day it was."""
+    known = np.isfinite(times)
+    if not known.any() or times[known].min() < EARLIEST_DATE or times[known].max() > LATEST_DATE:
+        return None
+    last = np.maximum.accumulate(np.where(known, np.arange(len(times)), int(known.argmax())))
+    days: Array = np.floor(times[last] / SECONDS_OF_A_DAY).astype(np.int32)
+    return days
 
 
 def cut_ends(
