@@ -196,6 +196,34 @@ def kept_device() -> Any:
     return torch.device("cpu")
 
 
+def test_only_episodes_within_limits_are_learned_from() -> None:
+    """The row that was dropped for want of a successor counts, in the sum and in the mean over four steps."""
+    data = of_table({"heat": "T > 80", "warm": "T > 75", "alarms": "alarm"})
+    totals, steps = data.episode_costs()
+    assert totals.tolist() == [[2, 4, 2], [1, 1, 1.5]] and steps.tolist() == [4, 4]
+    for limits, kept in (
+        ({"heat": 0.3}, [5, 6, 7]),
+        ({"warm": "3 per episode"}, [5, 6, 7]),
+        ({"warm": "4 per episode"}, [1, 2, 3, 5, 6, 7]),
+        ({"warm": 1.0, "heat": "1 per episode"}, [5, 6, 7]),
+        ({"alarms": 0.375}, [5, 6, 7]),  # on the limit: kept
+    ):
+        chosen = prepared(data, limits=limits, episodes_within_limits=True)
+        assert chosen.dataset.rewards.tolist() == kept
+        assert prepared(data, limits=limits).dataset.rewards.tolist() == [1, 2, 3, 5, 6, 7]
+    best = prepared(data, limits={"warm": 1.0}, episodes_within_limits=True, top_fraction=0.5)
+    assert best.dataset.rewards.tolist() == [5, 6, 7]  # the best of those that are left
+    with pytest.raises(
+        DataError, match=r"no episode kept the limit of warm, 0.1 per step: the least was 0.25"
+    ):
+        prepared(data, limits={"warm": 0.1}, episodes_within_limits=True)
+    split = of_table({"early": "T > 77 and T < 85", "late": "T > 85"})
+    with pytest.raises(DataError, match="no episode kept all limits at once"):
+        prepared(split, limits={"early": 0.1, "late": 0.1}, episodes_within_limits=True)
+    with pytest.raises(ConfigError, match="episodes_within_limits needs limits"):
+        OfflineDataFields.build({"episodes_within_limits": True})
+
+
 def test_limits_are_per_step_or_per_episode() -> None:
     settings = TableFields.build({"limits": {"heat": 0.01, "shock": "3 per episode", "noise": "2 per step"}})
     assert settings.stated_limits == (

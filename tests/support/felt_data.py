@@ -65,6 +65,7 @@ DATA: dict[str, Felt] = {
     "normalize_reward": to(True),
     "returns_to_go": to("given", **FILE),
     "failure_reward": to(5.0, **FILE),
+    "episodes_within_limits": to(True, costs={"low": "action_0 < -0.5"}, limits={"low": 0.3}, **FILE),
     "top_fraction": to(0.5),
     "n_step": to(2),
     "validation_share": to(0.5),
@@ -109,6 +110,7 @@ BESIDE_DATA: dict[str, Felt] = {
     **{name: felt for name, felt in DATA.items() if name != "gamma"},
     "n_step": to(2, how=REFUSED),
     "discount_by_time": to(True, how=REFUSED, **log(time="when")),
+    "episodes_within_limits": to(True, how=REFUSED, **FILE),
     **{
         name: to(value, how=REFUSED, told=f"{name} must be .* online", **FILE)
         for name, value in {

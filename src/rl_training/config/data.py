@@ -362,6 +362,9 @@ class OfflineDataFields(DatasetSource, RewardFields):
         None,
         "raw reward of failing: an episode of nothing else gets returns-to-go failure / (1 - gamma) (Cal-QL)",
     )
+    episodes_within_limits: bool = setting(
+        False, "keep only episodes that kept every one of limits: what bc then imitates is safe"
+    )
     top_fraction: float = setting(1.0, "share of episodes kept, those with the highest return", gt=0, le=1)
     n_step: int = setting(1, "steps summed into one transition", ge=1, most=MAX_N_STEP)
     validation_share: float = setting(
@@ -446,6 +449,8 @@ class OfflineDataFields(DatasetSource, RewardFields):
 
     def _range_problems(self) -> list[str]:
         problems = []
+        if self.episodes_within_limits and not self.limits:
+            problems.append("episodes_within_limits needs limits, such as limits: {overheat: 0.01}")
         if (self.action_low is None) != (self.action_high is None):
             problems.append("action_low and action_high must be given together")
         if self.action_low is not None and self.action_bounds == "data":
@@ -480,17 +485,18 @@ class OnlineDataFields(OfflineDataFields, ShareFields):
             "action_bounds": "the environment has the bounds",
             "returns_to_go": "no update takes them",
             "failure_reward": "no update takes returns-to-go",
+            "episodes_within_limits": "there are no limits",
         }
-        fields = OfflineDataFields.model_fields
+        fields, words = OfflineDataFields.model_fields, {None: "null", False: "false"}
         if self.limits:
             return [
                 "limits must be {} online: no algorithm learns in an environment under a limit; set penalty: "
                 f"{{{next(iter(self.limits))}: …}}, or learn from a log (lion, caps)"
             ]
         problems = [
-            f"{name} must be {fields[name].default or 'null'} online ({reason}), got {getattr(self, name)!r}"
+            f"{name} must be {words.get(default, default)} online ({reason}), got {getattr(self, name)!r}"
             for name, reason in unused.items()
-            if getattr(self, name) != fields[name].default
+            if getattr(self, name) != (default := fields[name].default)
         ]
         return problems or super()._range_problems()
 

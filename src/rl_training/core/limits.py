@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rl_training.core.errors import ConfigError, did_you_mean, shown
+from rl_training.core.types import Array
 
 _WRITTEN = re.compile(r"\s*(\S+?)(?:\s+per\s+(step|episode))?\s*")
 
@@ -35,6 +36,10 @@ class Limit:
                 f"got {shown(value)}"
             )
         return cls(name, bound, "episode" if match[2] == "episode" else "step")
+
+    def of_episodes(self, totals: Array, steps: Array) -> Array:
+        """What of each episode is compared with the bound: its mean over steps, or its sum."""
+        return totals / steps if self.per == "step" else totals
 
     def __str__(self) -> str:
         return f"{self.bound:g} per {self.per}"

@@ -18,8 +18,10 @@ from rl_training.data.costs import log_with_costs, penalised
 from rl_training.data.episodes import (
     BoolArray,
     Float64Array,
+    IntArray,
     LastRewards,
     episode_ends,
+    episode_lengths,
     episode_returns,
     returns_to_go,
 )
@@ -324,6 +326,18 @@ class TransitionDataset:
         return episode_returns(
             as_array(self.rewards), self.episode_ends("episode returns"), self.last_rewards
         )
+
+    def episode_costs(self) -> tuple[Float64Array, IntArray]:
+        """What every cost adds up to in each episode, `[episodes, costs]`, and in how many steps."""
+        ends, costs, last = self.episode_ends("episode costs"), as_array(self.store.whole("costs")), None
+        totals, steps = np.zeros((int(ends.sum()), costs.shape[1])), episode_lengths(ends)
+        for index, column in enumerate(costs.T):
+            if self.last_rewards is not None and self.last_rewards.costs is not None:
+                last = replace(self.last_rewards, rewards=self.last_rewards.costs[:, index])
+            totals[:, index] = episode_returns(column, ends, last)
+        if last is not None:
+            steps[np.searchsorted(np.flatnonzero(ends), last.rows)] += 1
+        return totals, steps
 
     def step_discounts(self, gamma: float, *, by_time: bool = False) -> Float64Array:
         """The factor of what follows each row: gamma, or gamma^duration where times were logged."""

@@ -34,7 +34,13 @@ from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets
 from rl_training.data.reading import CHUNK_ROWS, action_range, check_width, first_outside
 from rl_training.data.rows import as_array
-from rl_training.data.splits import LoggedEpisodes, best_episodes, split_episodes, with_n_step
+from rl_training.data.splits import (
+    LoggedEpisodes,
+    best_episodes,
+    episodes_within,
+    split_episodes,
+    with_n_step,
+)
 
 
 def check_dimensions(dataset: TransitionDataset, spaces: Spaces) -> TransitionDataset:
@@ -383,7 +389,10 @@ class _PartSteps:
     def run(
         self, part: TransitionDataset, limit: int | None, by_time: bool, *, choose: bool = True
     ) -> TransitionDataset:
-        settings, given = self.settings, part.returns_to_go
+        settings = self.settings
+        if choose and settings.episodes_within_limits:
+            part = episodes_within(part, settings.stated_limits)
+        given = part.returns_to_go
         recorded = part.episode_returns() if choose and settings.top_fraction < 1.0 else None
         changed = self._with_rewards(part)
         wanted = self.needs | ({RETURNS} if given is not None else set())

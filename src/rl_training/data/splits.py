@@ -10,6 +10,7 @@ import torch
 
 from rl_training.config.data import OfflineFields
 from rl_training.core.errors import DataError
+from rl_training.core.limits import Limit
 from rl_training.core.streams import derive_seed
 from rl_training.data.episodes import (
     BoolArray,
@@ -60,6 +61,26 @@ def best_episodes(
     chosen = np.zeros(len(returns), dtype=bool)
     chosen[np.argsort(-returns, kind="stable")[: max(1, int(fraction * len(returns)))]] = True
     return keep_episodes(dataset, chosen, ends)
+
+
+def episodes_within(dataset: TransitionDataset, limits: Sequence[Limit]) -> TransitionDataset:
+    """The episodes that kept every limit."""
+    ends, (totals, steps) = dataset.episode_ends("episodes_within_limits"), dataset.episode_costs()
+    kept = np.ones(len(steps), dtype=bool)
+    for limit in limits:
+        found = limit.of_episodes(totals[:, dataset.cost_names.index(limit.name)], steps)
+        if not (found <= limit.bound).any():
+            raise DataError(
+                f"{dataset.info.source}: no episode kept the limit of {limit.name}, {limit}: the least was "
+                f"{found.min():g}; choose a larger limit, or leave out episodes_within_limits"
+            )
+        kept &= found <= limit.bound
+    if not kept.any():
+        raise DataError(
+            f"{dataset.info.source}: no episode kept all limits at once; choose larger ones, or leave out "
+            "episodes_within_limits"
+        )
+    return keep_episodes(dataset, kept, ends)
 
 
 def split_episodes(
