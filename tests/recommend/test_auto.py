@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,8 @@ from rl_training.policies.acting import ActingPolicy
 from rl_training.recommend import auto as search
 from rl_training.recommend import portfolio as portfolio_module
 from rl_training.recommend.choice import Choice, choose, confirmed
+from rl_training.recommend.next_steps import what_to_log
 from rl_training.recommend.portfolio import Recipe, affordable
-from rl_training.report.explain import Asked, Rule, explain, importance, rules, words
 
 # ---- the choice
 
@@ -110,7 +112,33 @@ def test_minutes_are_shared_by_the_measured_cost_of_an_update() -> None:
     assert affordable([1e-4], 10.0) == [20_000]
 
 
-# ---- what a policy does
+# ---- what to log next
+
+
+def test_where_nothing_is_recommended_something_can_be_logged() -> None:
+    unclear, worse = judged("iql", 2.0, "indistinguishable"), judged("bc", -5.0, "worse")
+    # the interval reaches from 2 down to -1.9: (3.9 / 2)² is less than 4
+    wide = replace(unclear, difference=Interval(2.0, -1.9, 5.9))
+    assert what_to_log(judgement(wide, worse)) == (
+        "iql seems to gain 2: if so, about 4 times as many episodes would show it.",
+    )
+    hopeless = replace(unclear, difference=Interval(0.1, -5.0, 5.2))
+    assert what_to_log(replace(judgement(hopeless), advice=("Log more episodes.",))) == (
+        "Log more episodes.",
+    )
+    assert "small deliberate changes" in what_to_log(judgement(worse, worse))[0]
+    (beaten,) = what_to_log(judgement(judged("iql", 5.0, best=6.5), worse))
+    assert beaten.startswith("Log more runs of Ada, who earns more than every candidate")
+    (again,) = what_to_log(judgement(judged("iql", 5.0)), fell_back=True)
+    assert "a second look did not find it again" in again
+
+
+def test_value_against_dial_is_shown_for_what_has_one() -> None:
+    positions = [judged(f"lion dial {at:g}", gain) for at, gain in ((0.25, 1.0), (0.5, 6.0), (1.0, 3.0))]
+    runs: Any = [SimpleNamespace(name="bc"), SimpleNamespace(name="lion")]
+    (curve,) = search.dial_curves(judgement(judged("bc", 0.0), *positions), runs)
+    assert curve.name == "lion" and [each.dial for each in curve.positions] == [0.25, 0.5, 1.0]
+    assert [each.value for each in curve.positions] == [1.0, 6.0, 3.0] and curve.recommended == 0.5
 
 
 class Steep(ActingPolicy):
@@ -133,35 +161,6 @@ def plant_log(rows: int = 1000) -> TransitionDataset:
     ends = np.arange(rows) % 50 == 49
     given = obs, np.full((rows, 1), 20.0), obs[:, 0], np.roll(obs, -1, axis=0), np.zeros(rows)
     return TransitionDataset(*given, truncations=ends, info=info)
-
-
-def test_rules_find_where_a_policy_differs_and_say_it_in_the_logs_units() -> None:
-    asked = Asked.of(Steep(), plant_log(), np.arange(1000))
-    first, *others = rules(asked)
-    assert first.difference[0] == pytest.approx(0.4) and first.share == pytest.approx(0.3, abs=0.05)
-    assert [bound[:2] for bound in first.bounds] == [(0, True)]
-    assert first.bounds[0][2] == pytest.approx(1.4, abs=0.02)
-    assert all(abs(rule.difference[0]) < 1e-6 for rule in others) and len(others) <= 7
-    assert words(first, asked.columns).startswith("level (m) above 1.4")
-    tight = Rule(((0, True, 1.0), (0, True, 1.5), (1, False, 3.0)), 1.0, np.zeros(1))
-    assert words(tight, ("a", "b")) == "a above 1.50 and b below 3"
-
-
-def test_a_column_that_does_not_matter_has_no_importance() -> None:
-    matter = importance(Asked.of(Steep(), plant_log(), np.arange(1000)))
-    # two independent rows differ in 2 · .3 · .7 of all cases, by 40 of a range of 100
-    assert matter[0, 0] == pytest.approx(0.4 * 2 * 0.3 * 0.7, abs=0.02) and matter[1, 0] == 0.0
-
-
-def test_an_explanation_has_rules_columns_curves_and_an_episode() -> None:
-    section = explain(Steep(), plant_log())
-    titles = [block.title for block in section.blocks]
-    assert titles[:3] == [
-        "Where it differs from the log",
-        "What each column matters",
-        "valve against level (m)",
-    ]
-    assert titles[-1] == "valve in one logged episode"
 
 
 # ---- the whole way

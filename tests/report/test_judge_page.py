@@ -49,10 +49,18 @@ def test_the_page_says_the_verdict_first_and_needs_nothing_else(judged: Judgemen
 
 def test_every_policy_has_its_figures(judged: Judgement, tmp_path: Path) -> None:
     page = write_judge_page(judged, tmp_path / "judge.html").read_text()
-    for title in ("The value by different methods", "Value along the logged episodes", "What the log covers"):
+    own = ("The value by different methods", "Value along the logged episodes", "What the log covers")
+    explained = ("action 0 in one logged episode", "What if? reward under the policy")
+    for title in (
+        *own,
+        *explained,
+        "What if? observation 0 under the policy",
+        "action 0 against observation 0",
+    ):
         assert page.count(f"<figcaption>{title}</figcaption>") == 2
     assert page.count("<figcaption>Calibration</figcaption>") == 1
-    assert page.count('<svg class="wide"') == page.count('<svg class="narrow"') == 10
+    assert page.index("What does steady do?") < page.index(">Checks<")
+    assert page.count('<svg class="wide"') == page.count('<svg class="narrow"') == 16
 
 
 def test_a_directory_is_no_page(judged: Judgement, tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ def auto(
     typer.secho(f"\n{found.sentence}", bold=True)
     for name, problem in found.failed.items():
         typer.echo(f"- {name} failed: {problem}")
+    for sentence in found.next_steps:
+        typer.echo(f"- {sentence}")
     typer.echo(f"page: {found.page}")
     if found.policy is not None:
         typer.echo(f"policy: {found.policy}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rl_training.core.errors import UserError
 from rl_training.judging.policies import Predicts
@@ -35,12 +35,12 @@ def checked_dials(dials: Sequence[float]) -> tuple[float, ...]:
     return tuple(sorted(set(map(float, dials))))
 
 
-def dial_curve(judgement: Judgement, name: str, dials: Sequence[float]) -> DialCurve:
-    """What is known of each position, and the one to leave the dial at."""
-    found = [judgement.named(name_at(name, dial)) for dial in dials]
+def dial_curve(judgement: Judgement, name: str, positions: Mapping[float, str]) -> DialCurve:
+    """What is known of each position, judged by a name of its own, and the one to leave the dial at."""
+    found = {dial: judgement.named(own) for dial, own in positions.items()}
     points = tuple(
         DialPosition(dial, each.name, each.value, each.low, each.high, each.verdict, outside_of(each.checks))
-        for dial, each in zip(dials, found, strict=True)
+        for dial, each in found.items()
     )
     return DialCurve(name, points, recommended(judgement, points))
 

@@ -28,12 +28,13 @@ from rl_training.judging.evidence import (
     on_the_map,
     uncovered_states,
 )
+from rl_training.judging.explanation import CURVES, Explanation, explain
 from rl_training.judging.fit import FitCache, OnProgress
 from rl_training.judging.fqe import FittedValues, fit_values
 from rl_training.judging.hidden import is_something_hidden, unmarked_ends
 from rl_training.judging.importance import ImportanceSampling, prepare_importance_sampling, unit_spaces
 from rl_training.judging.log import Float64Array, JudgedLog
-from rl_training.judging.model import fit_dynamics, roll_out
+from rl_training.judging.model import fit_dynamics, roll_out, what_if
 from rl_training.judging.operators import Operator, against_the_best, operators_of
 from rl_training.judging.policies import (
     JudgedPolicy,
@@ -284,7 +285,7 @@ class PolicyJudge:
                 policy, actions.here[:, 0], self.fitted, index
             )
             estimates |= weighted
-        evidence = self.evidence(index, actions, distances)
+        evidence = replace(self.evidence(index, actions, distances), explanation=self.explanation(policy))
         found["actions"] = action_check(evidence.actions)
         if (optimism := self.critic_optimism(index, policy)) is not None:
             found["critic"], points = optimism
@@ -394,6 +395,20 @@ class PolicyJudge:
             return None
         trained = critic.values(policy.asked(self.log.obs), self.log.actions)
         return checks.critic_optimism(self.log, self.fitted, index, trained, self.config)
+
+    def explanation(self, policy: JudgedPolicy) -> Explanation:
+        """What the policy does, and what the model believes would have followed in one episode."""
+        log, signals = self.log, self.signals
+        found = explain(log, policy.actions, self.spaces, self.name_of)
+        if self.dynamics is None:
+            return found
+        # Lags and other signals of columns follow from these, and are not shown.
+        width = log.obs.shape[1]
+        plain = (signals.program.plain_places if signals else ()) or range(width)
+        places = {self.name_of("observation", place): place for place in plain}
+        order = [each.column for each in found.importance if each.column in places][:CURVES]
+        shown = {name: places[name] for name in order}
+        return replace(found, what_if=what_if(self.dynamics, log, policy.actions, shown, signals))
 
     def evidence(self, index: int, actions: PolicyActions, distances: Float64Array) -> Evidence:
         """What a page draws of a policy."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor
 from rl_training.algorithms.dynamics import Dynamics
 from rl_training.core.signals import Signals
 from rl_training.core.streams import derive_seed, torch_generator
+from rl_training.data.episodes import IntArray
+from rl_training.judging.explanation import Act, Course, typical_episode
 from rl_training.judging.fit import FitCache, OnProgress, Rows, fit
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
 from rl_training.judging.policies import JudgedPolicy, rollout_actions
@@ -40,8 +43,7 @@ def fit_dynamics(
     log: JudgedLog, config: JudgeConfig, on_progress: OnProgress, cache: FitCache | None = None
 ) -> Dynamics:
     """The ensemble, trained on all rows of the log."""
-    # Rewards as they are: a discount of its own belongs to a row's values, not to its reward.
-    columns = {**log.columns, "rewards": torch.from_numpy(log.reward_scale.rewards(log.rewards))}
+    columns = model_columns(log)
     model = DynamicsModel(
         log.obs.shape[1],
         log.actions.shape[1],
@@ -63,6 +65,11 @@ def fit_dynamics(
         cache=cache,
     )
     return learner
+
+
+def model_columns(log: JudgedLog) -> dict[str, Tensor]:
+    """Rewards as they are: a discount of its own belongs to a row's values, not to its reward."""
+    return {**log.columns, "rewards": torch.from_numpy(log.reward_scale.rewards(log.rewards))}
 
 
 class FollowedSignals:
@@ -88,6 +95,14 @@ class FollowedSignals:
         return torch.from_numpy(self.scale.apply(signals)).reshape(predicted.shape)
 
 
+def followed_signals(signals: Signals | None, log: JudgedLog, first: FloatArray) -> FollowedSignals | None:
+    """What follows the signals of a log from its `first` observations; none where a network must."""
+    if signals is None or not signals.program.plain_places:
+        return None
+    in_numbers = log.actions.shape[1] == len(signals.program.actions)  # shares of choices are no columns
+    return FollowedSignals(signals, log, first) if in_numbers else None
+
+
 @torch.no_grad()
 def roll_out(
     learner: Dynamics,
@@ -109,11 +124,7 @@ def roll_out(
     members = dynamics.members
     state, alive = first.expand(members, -1, -1), torch.ones(members, len(first), dtype=torch.float64)
     act = rollout_actions(policy, members, config)
-    followed = None
-    columns = 0 if signals is None else len(signals.program.actions)
-    if signals is not None and signals.program.plain_places and log.actions.shape[1] == columns:
-        everywhere = log.obs[log.starts[chosen]]
-        followed = FollowedSignals(signals, log, np.tile(everywhere, (members, 1)))
+    followed = followed_signals(signals, log, np.tile(log.obs[log.starts[chosen]], (members, 1)))
     steps = rollout_steps(log)
     sampled = set(np.unique((-log.horizon * np.log1p(-np.linspace(0, 0.99, _SAMPLED_STEPS))).astype(int)))
     met: list[tuple[FloatArray, FloatArray]] = []
@@ -138,6 +149,54 @@ def roll_out(
         state = following if followed is None else followed.follow(following, actions)
     met_obs, met_actions = (np.concatenate(parts) for parts in zip(*met, strict=True))
     return Rollouts(_discounted(earned, log), met_obs, met_actions)
+
+
+@torch.no_grad()
+def relive(
+    learner: Dynamics, log: JudgedLog, act: Act, rows: IntArray, signals: Signals | None = None
+) -> Float64Array:
+    """A logged episode as each network believes it would have gone under `act`: `[steps, members, O + 1]`,
+    observations and reward in the user's units.
+
+    What a network cannot explain of a logged step is a disturbance that would have come all the same
+    (abduction, action, prediction: Pearl 2009, §7.1). So the logged actions lead to the logged episode.
+    """
+    dynamics, scale = learner.dynamics, log.reward_scale
+    columns = {name: values[torch.from_numpy(rows)] for name, values in model_columns(log).items()}
+    obs, came = columns["obs"], torch.cat([columns["obs"][1:], columns["next_obs"][-1:]])
+    expected, _ = dynamics(obs.unsqueeze(0), columns["actions"].unsqueeze(0))
+    disturbances = dynamics.change_of(obs, came, columns["rewards"]) - expected
+    state = obs[:1].expand(dynamics.members, 1, -1)
+    followed = followed_signals(signals, log, np.tile(log.obs[rows[:1]], (dynamics.members, 1)))
+    steps = []
+    for step in range(len(rows)):
+        seen = log.obs_scale.undo(state.reshape(dynamics.members, -1).numpy())
+        actions = act(seen)
+        mean, _ = dynamics(state, torch.from_numpy(log.action_scale.apply(actions)).unsqueeze(1))
+        following, reward = dynamics.following(state, mean + disturbances[:, step : step + 1])
+        following = dynamics.within_range(following)
+        steps.append(np.concatenate([seen, reward.double().numpy() * scale.spread + scale.center], axis=1))
+        state = following if followed is None else followed.follow(following, actions)
+    return np.stack(steps)
+
+
+def what_if(
+    learner: Dynamics,
+    log: JudgedLog,
+    act: Act,
+    columns: Mapping[str, int],
+    signals: Signals | None = None,
+) -> tuple[Course, ...]:
+    """The typical episode with what the networks believe of some `columns`, by name, and of the reward."""
+    rows = typical_episode(log)
+    believed = relive(learner, log, act, rows, signals)
+    logged = np.concatenate([log.obs[rows], log.rewards[rows, None]], axis=1)
+    found = []
+    for name, place in {**columns, "reward": -1}.items():
+        told = believed[:, :, place]
+        lines = logged[:, place], told.mean(axis=1), told.min(axis=1), told.max(axis=1)
+        found.append(Course(name, *(tuple(each.tolist()) for each in lines)))
+    return tuple(found)
 
 
 def rollout_steps(log: JudgedLog) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rl_training.core.errors import UserError, did_you_mean
+from rl_training.judging.explanation import Explanation
 from rl_training.judging.log import Float64Array
 
 Verdict = Literal["better", "worse", "indistinguishable", "refused"]
@@ -84,6 +85,8 @@ class Evidence:
     """(value by the critic it was trained with, mean return-to-go of such rows), from low to high values"""
     training: tuple[tuple[float, float, float, float], ...] = ()
     """(updates, value, low, high) while the values were fitted"""
+    explanation: Explanation | None = None
+    """what the policy does"""
 
 
 @dataclass(frozen=True)

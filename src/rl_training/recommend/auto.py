@@ -11,7 +11,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,11 +33,13 @@ from rl_training.data.prepare import fingerprint
 from rl_training.data.read import GivenData, as_dataset
 from rl_training.data.rows import as_array
 from rl_training.data.splits import FEWEST_EPISODES, episode_values, split_episodes
+from rl_training.judging.dial import DIAL, dial_curve
 from rl_training.judging.fit import OnProgress
 from rl_training.judging.operators import FEWEST_STINTS
-from rl_training.judging.verdict import Judgement
+from rl_training.judging.verdict import DialCurve, Judgement
 from rl_training.policies.policy import Policy
 from rl_training.recommend.choice import Choice, choose, confirmed
+from rl_training.recommend.next_steps import what_to_log
 from rl_training.recommend.portfolio import (
     DIALS,
     Common,
@@ -56,7 +58,6 @@ from rl_training.sweeps.ray import run_on_ray
 from rl_training.sweeps.workers import run_local, worker_count
 
 BOUNDS = ("action_low", "action_high")
-DIAL = "dial"
 LOG = "log.hdf5"
 PLAN, ANSWER = "plan.json", "auto.json"
 FEWEST = 2 * FEWEST_EPISODES
@@ -105,6 +106,13 @@ class AutoResult:
             return f"No policy is recommended. {self.choice.reason}"
         return f"Recommended: {self.choice.name}. {self.choice.reason}"
 
+    @property
+    def next_steps(self) -> tuple[str, ...]:
+        """What to log next, where no policy is recommended."""
+        if self.recommended:
+            return ()
+        return what_to_log(self.judgement, fell_back=self.second is not None)
+
     def to_dict(self) -> State:
         return {
             "recommended": self.choice.name,
@@ -113,6 +121,7 @@ class AutoResult:
             "judgement": self.judgement.to_dict(),
             "judged_again": None if self.second is None else self.second.to_dict(),
             "notes": list(self.notes),
+            "next_steps": list(self.next_steps),
             "failed": dict(self.failed),
             "commands": list(self.commands),
             "seconds": self.seconds,
@@ -348,6 +357,7 @@ class Search:
         count = int(log.episode_ends("auto").sum())
         self.say(f"Judging {len(policies)} candidates by {count} episodes that none of them has seen.")
         judgement = self.judge(policies, log, self.config.seed, "fits")
+        judgement = replace(judgement, dials=tuple(dial_curves(judgement, done)))
         widths = [
             high - low for low, high in zip(self.spaces.action_low, self.spaces.action_high, strict=True)
         ]
@@ -369,8 +379,7 @@ class Search:
             self.notes,
             second,
         )
-        chosen = None if choice.name is None else policies[choice.name]
-        write_auto_page(result, log, chosen)
+        write_auto_page(result)
         write_json_atomic(self.folder / ANSWER, result.to_dict())
         return result
 
@@ -411,12 +420,25 @@ def candidates(runs: Sequence[SweepRun]) -> Iterator[tuple[str, Policy]]:
     for run in runs:
         policy = SavedRun(run.run_dir).policy
         if any(each.name == DIAL for each in policy.inputs):
-            yield from ((f"{run.name} dial {at:g}", policy.with_inputs(dial=at)) for at in DIALS)
+            yield from ((at_dial(run.name, at), policy.with_inputs(dial=at)) for at in DIALS)
             continue
         yield run.name, policy
         early, total = run.config.checkpoint_interval, run.config.total_timesteps
         if early is not None and early < total and (file := checkpoint_path(run.run_dir, early)).exists():
             yield f"{run.name} at {early}", SavedRun(file).policy
+
+
+def at_dial(name: str, at: float) -> str:
+    return f"{name} dial {at:g}"
+
+
+def dial_curves(judgement: Judgement, runs: Sequence[SweepRun]) -> Iterator[DialCurve]:
+    """Value against dial for every training whose policy has one."""
+    judged = {each.name for each in judgement.policies}
+    for run in runs:
+        positions = {at: name for at in DIALS if (name := at_dial(run.name, at)) in judged}
+        if positions:
+            yield dial_curve(judgement, run.name, positions)
 
 
 def run_of(name: str, runs: Sequence[SweepRun]) -> SweepRun:

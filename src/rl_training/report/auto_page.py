@@ -8,13 +8,10 @@ from typing import Protocol
 
 from rl_training.core.errors import html_text
 from rl_training.core.files import write_text_atomic
-from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.judging.verdict import Judgement
-from rl_training.policies.acting import ActingPolicy
 from rl_training.report.charts import Bar
 from rl_training.report.content import Page, Section, Table, duration
-from rl_training.report.explain import explain
-from rl_training.report.judge_page import beside_the_log, judge_page, subtitle, verdict_table
+from rl_training.report.judge_page import beside_the_log, dial_section, judge_page, subtitle, verdict_table
 from rl_training.report.pages import render_html
 
 
@@ -40,16 +37,18 @@ class Found(Protocol):
     @property
     def notes(self) -> Sequence[str]: ...
     @property
+    def next_steps(self) -> Sequence[str]: ...
+    @property
     def seconds(self) -> float: ...
 
 
-def write_auto_page(found: Found, log: TransitionDataset, policy: ActingPolicy | None) -> Path:
+def write_auto_page(found: Found) -> Path:
     """Write the page beside the policy."""
-    write_text_atomic(found.page, render_html(auto_page(found, log, policy)))
+    write_text_atomic(found.page, render_html(auto_page(found)))
     return found.page
 
 
-def auto_page(found: Found, log: TransitionDataset, policy: ActingPolicy | None) -> Page:
+def auto_page(found: Found) -> Page:
     """The whole content, in order."""
     judgement = found.judgement
     ranked = judgement.ranking()
@@ -57,21 +56,17 @@ def auto_page(found: Found, log: TransitionDataset, policy: ActingPolicy | None)
     note = "A policy whose bar lies right of the band earns more than what was logged."
     figure = beside_the_log(judgement, "Values with intervals", bars, note)
     parts = [Section("Candidates", (verdict_table(judgement, ranked), figure))]
-    if policy is not None:
-        parts.append(explain(policy, log))
+    parts += [dial_section(judgement, curve) for curve in judgement.dials]
     if found.second is not None:
         parts += judge_page(found.second, "").sections[1:]
-    if found.notes:
-        notes = tuple((note,) for note in found.notes)
-        parts.append(Section("What the log says", (Table("What the log says", ("found",), notes),)))
-    if found.failed:
-        failed = tuple(found.failed.items())
-        parts.append(Section("What failed", (Table("What failed", ("training", "why"), failed),)))
-    if not found.recommended and judgement.advice:
-        rows = tuple((sentence,) for sentence in judgement.advice)
-        parts.append(Section("What to log next", (Table("What to log next", ("do this",), rows),)))
-    commands = Table("Each step by hand", ("command",), tuple((each,) for each in found.commands))
-    parts.append(Section("How to repeat it", (commands,)))
+    for title, header, rows in (
+        ("What to log next", ("do this",), [(sentence,) for sentence in found.next_steps]),
+        ("What the log says", ("found",), [(note,) for note in found.notes]),
+        ("What failed", ("training", "why"), list(found.failed.items())),
+        ("How to repeat it", ("command",), [(command,) for command in found.commands]),
+    ):
+        if rows:
+            parts.append(Section(title, (Table(title, header, tuple(rows)),)))
     facts = (subtitle(judgement), f"The search took {duration(found.seconds)}.")
     tone = "better" if found.recommended else "refused"
     return Page("From the log to a policy", (found.sentence,), facts, tuple(parts), (tone,))

@@ -23,6 +23,8 @@ LABELS = {"wide": 190, "narrow": 118}
 """Room to the left of intervals for what they are of."""
 
 ROW = 26
+DENSITY_HEIGHT = 0.35
+"""Of a drawing, where a density is highest."""
 
 
 class Figure:
@@ -228,6 +230,8 @@ class Chart(Figure):
     levels: tuple[Level, ...] = ()
     small: bool = False
     marks: tuple[Mark, ...] = ()
+    density: Sequence[float] = ()
+    """heights from 0 to 1 in equal steps along the horizontal axis, shaded behind the lines"""
 
     def legend(self) -> list[tuple[str, str]]:
         dashes = '<path class="level" d="M1 5H23"/>'
@@ -240,6 +244,7 @@ class Chart(Figure):
         return Frame(span([x for line in lines for x, _ in line]), span(heights, margin=0.04), *SIZES[size])
 
     def drawn(self, frame: Frame) -> Iterable[str]:
+        yield from self.shade(frame)
         yield from frame.axes(self.x_label, self.y_label)
         for level in self.levels:
             yield f'<path class="level" d="M{frame.left} {frame.y(level.value):.1f}H{frame.right}"/>'
@@ -249,6 +254,14 @@ class Chart(Figure):
             yield from (series.polyline("thin", frame, line) for line in series.single if len(line) > 1)
         for series in self.series:
             yield from series.drawn(frame)
+
+    def shade(self, frame: Frame) -> Iterable[str]:
+        if not self.density:
+            return
+        width = (frame.right - frame.left) / len(self.density)
+        heights = (frame.base - DENSITY_HEIGHT * (frame.base - TOP) * each for each in self.density)
+        steps = "".join(f"V{height:.1f}h{width:.2f}" for height in heights)
+        yield f'<path class="shade" d="M{frame.left} {frame.base}{steps}V{frame.base}Z"/>'
 
 
 @dataclass(frozen=True)

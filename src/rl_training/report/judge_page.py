@@ -11,6 +11,7 @@ from rl_training.judging.dial import sentence_of_dial
 from rl_training.judging.verdict import Check, DialCurve, Judgement, PolicyJudgement
 from rl_training.report.charts import Bar, Chart, Cloud, Figure, Intervals, Level, Scatter, Series
 from rl_training.report.content import Cell, Page, Section, Table, plain_number, with_interval
+from rl_training.report.explain import explained
 from rl_training.report.pages import refuse_directory, render_html
 from rl_training.report.words import words_section
 
@@ -64,7 +65,8 @@ def judge_page(judgement: Judgement, title: str) -> Page:
     figure = beside_the_log(judgement, "Values with intervals", bars, note)
     parts = [Section("Verdict", (verdict_table(judgement, ranked), figure))]
     parts += [dial_section(judgement, curve) for curve in judgement.dials]
-    parts += [policy_section(judgement, policy) for policy in ranked]
+    for policy in ranked:
+        parts += [*explanation_section(policy), policy_section(judgement, policy)]
     parts.append(Section("Can values of this log be trusted?", trust_blocks(judgement)))
     if judgement.advice:
         advice = Table("Advice", ("do this",), tuple((sentence,) for sentence in judgement.advice))
@@ -185,6 +187,11 @@ def policy_section(judgement: Judgement, policy: PolicyJudgement) -> Section:
         fitted = Series("value", 1, line, band)
         blocks.append(Chart("The value while it was fitted", "updates", "value", (fitted,)))
     return Section(policy.name, tuple(blocks))
+
+
+def explanation_section(policy: PolicyJudgement) -> list[Section]:
+    found = policy.evidence.explanation
+    return [] if found is None else [explained(found, f"What does {policy.name} do?")]
 
 
 def checks_table(title: str, checks: Mapping[str, Check], note: str) -> Table:

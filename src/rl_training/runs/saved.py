@@ -43,7 +43,7 @@ from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.read import ArrowTable, GivenData, as_dataset
 from rl_training.data.splits import FEWEST_EPISODES, one_after_another, split_episodes
 from rl_training.judging.checks import TrainedCritic, critic_of_state
-from rl_training.judging.dial import at_positions, checked_dials, dial_curve, has_dial
+from rl_training.judging.dial import at_positions, checked_dials, dial_curve, has_dial, name_at
 from rl_training.judging.fit import OnProgress
 from rl_training.judging.judge_policies import judge as judge_policies
 from rl_training.judging.policies import Predicts, check_predicts
@@ -470,7 +470,7 @@ def judge(
         checkpoints=None if checkpoints is None else Path(checkpoints),
         **settings,
     )
-    curves = tuple(dial_curve(judgement, name, dials) for name in turned)
+    curves = tuple(dial_curve(judgement, name, {at: name_at(name, at) for at in dials}) for name in turned)
     seen = [warning for run in runs.values() if data is None and (warning := run.seen_in_training)]
     return replace(judgement, dials=curves, advice=(*seen, *judgement.advice))
 
