@@ -24,10 +24,12 @@ from starlette.applications import Starlette
 
 from rl_training import BC
 from rl_training.cli import main
+from rl_training.config.data import DatasetSource
 from rl_training.core.drift import ColumnShares, describe_columns, training_columns
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import Box, Choice, FeatureNames, FloatArray, Spaces
 from rl_training.data import TransitionDataset
+from rl_training.data.tables.guess import guess_mapping, look_at
 from rl_training.policies.acting import NOTHING_CHOSEN
 from rl_training.policies.guard import Fallback, GuardFacts
 from rl_training.policies.inputs import RuntimeInput
@@ -507,3 +509,20 @@ def test_settings_say_where_decisions_go_and_what_the_token_is(
     assert ServeSettings(policy, token_file=tmp_path / "token").token == f"{TOKEN}2"
     with pytest.raises(UserError, match=r"--token-file .* cannot be read"):
         _ = ServeSettings(policy, token_file=tmp_path / "none").token
+
+
+def test_inspect_knows_a_decision_log_again(tmp_path: Path) -> None:
+    place = tmp_path / "decisions.db"
+    asked = service(place=str(place))
+    for step in range(30):
+        more = {"applied": {"valve": step, "pump": ("off", "on")[step % 2]}} if step else {}
+        ask(asked, "/act", {"T": 40.0 + step % 7, "level": step % 3, **more})
+    assert asked.decisions is not None
+    asked.decisions.close()
+    guess = guess_mapping(look_at(DatasetSource(dataset_path=f"sqlite:{place}")))
+    assert guess.columns.observations == ("T", "level") and guess.columns.actions == ("valve", "pump")
+    assert guess.columns.levels == {"pump": ("off", "on")}
+    assert (guess.columns.episode, guess.columns.time, guess.columns.reward) == ("episode", "at", None)
+    assert guess.reasons["recommended_valve"] == guess.reasons["novelty"] == "ignored: written by serve"
+    assert "--missing-values drop" in guess.flags(), "the last action is never told"
+    assert guess.questions[0].startswith("reward: serve sees none")

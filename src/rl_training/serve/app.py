@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from rl_training.core.decision_columns import RECOMMENDED
 from rl_training.core.drift import training_columns
 from rl_training.core.errors import UserError, shown
 from rl_training.core.files import parse_json
@@ -87,7 +88,7 @@ class Service:
         obs = np.array([answer.row[name] for name in served.observations], dtype=np.float32)
         action = self.policy.spaces.action_columns * [np.nan]
         if not served.policy.spaces.choices:
-            action = [answer.row.get(f"recommended_{name}", np.nan) for name in served.actions]
+            action = [answer.row.get(f"{RECOMMENDED}{name}", np.nan) for name in served.actions]
         seconds = time.perf_counter() - started
         self.watch.note(obs, np.array(action, dtype=np.float32), answer.reply["flagged"], seconds)
         return answer.reply

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rl_training.core.decision_columns import OWN_COLUMNS, RECOMMENDED
 from rl_training.core.errors import UserError, install_hint
 from rl_training.core.types import State
 
@@ -24,10 +25,6 @@ BATCH = 2_000
 MOST_WAITING = 200_000
 """Rows that wait for a database that does not answer, before calls are told so."""
 TABLE = "decisions"
-OWN_COLUMNS = (
-    *("decision", "session", "episode", "step", "at", "novelty", "flagged", "policy"),
-    *("inputs", "served_as", "latency_ms"),
-)
 TEXTS = ("decision", "session", "episode", "policy", "inputs", "served_as")
 
 
@@ -140,7 +137,7 @@ class Columns:
     actions: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        taken = [*OWN_COLUMNS, *(f"recommended_{name}" for name in self.actions)]
+        taken = [*OWN_COLUMNS, *(f"{RECOMMENDED}{name}" for name in self.actions)]
         names = [*self.observations, *self.actions]
         for name in names:
             if name in taken or names.count(name) > 1:
@@ -151,12 +148,12 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        recommended = (f"recommended_{name}" for name in self.actions)
+        recommended = (f"{RECOMMENDED}{name}" for name in self.actions)
         return (*OWN_COLUMNS, *self.observations, *recommended, *self.actions)
 
     def definition(self, words: Sequence[str]) -> str:
         """The statement that makes the table; `words` are actions that are given by name."""
-        texts = {*TEXTS, *words, *(f"recommended_{name}" for name in words)}
+        texts = {*TEXTS, *words, *(f"{RECOMMENDED}{name}" for name in words)}
         kinds = [f"{quoted(name)} {'text' if name in texts else 'double precision'}" for name in self.names]
         kinds[0] += " primary key"
         return f"create table if not exists {TABLE} ({', '.join(kinds)})"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rl_training.core.decision_columns import RECOMMENDED
 from rl_training.core.drift import LARGE, NOTICEABLE, ColumnShares, training_columns
 from rl_training.core.errors import UserError
 from rl_training.core.files import refuse_unwritable, write_text_atomic
@@ -66,7 +67,7 @@ def read_decisions(place: str, served: Served, last: int) -> Decisions:
         raise UserError(f"{place}: no such decision log")
     names = [
         *served.observations,
-        *(f"recommended_{name}" for name in served.actions),
+        *(f"{RECOMMENDED}{name}" for name in served.actions),
         *served.actions,
         "flagged",
     ]

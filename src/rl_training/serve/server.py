@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,16 @@ def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
     )
 
     class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            """Say where it is as soon as calls are answered, and not before."""
+            await super().startup(sockets)
+            for each in self.servers[:1]:
+                port = each.sockets[0].getsockname()[1]
+                say(
+                    f"{service.name} ({service.sessions.served.digest}) in {settings.mode} mode at "
+                    f"http://{settings.host}:{port}; decisions: {settings.place or 'not written'}"
+                )
+
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             """Ctrl-C and SIGTERM end it in order; uvicorn would end the process before rows are written."""
@@ -105,10 +116,6 @@ def _lifespan(
 ) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        say(
-            f"{service.name} ({service.sessions.served.digest}) in {settings.mode} mode at "
-            f"http://{settings.host}:{settings.port}; decisions: {settings.place or 'not written'}"
-        )
         looking = asyncio.create_task(_look(service, settings.policy, say)) if settings.watch else None
         yield
         if looking is not None:

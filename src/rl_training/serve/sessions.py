@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from rl_training.core.decision_columns import RECOMMENDED
 from rl_training.core.errors import UserError, did_you_mean, shown
 from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Facts, State
@@ -126,7 +127,7 @@ class Sessions:
             "step": session.steps,
             "at": clock(),
             **dict(zip(session.policy.observations, obs.tolist(), strict=True)),
-            **{f"recommended_{key}": value for key, value in (recommended or {}).items()},
+            **{f"{RECOMMENDED}{key}": value for key, value in (recommended or {}).items()},
             **((recommended or {}) if self.mode == "act" else {}),
             "novelty": reply["novelty"],
             "flagged": int(flagged),

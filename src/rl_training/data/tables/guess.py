@@ -12,6 +12,7 @@ import numpy as np
 
 from rl_training.config.data import TABLE_FIELDS, ColumnsConfig, DatasetSource, plain_level
 from rl_training.config.yaml import dump_yaml
+from rl_training.core.decision_columns import RECOMMENDED, is_decision_log, written_by_serve
 from rl_training.core.errors import DataError
 from rl_training.core.types import Array
 from rl_training.data.reading import FEW_LEVELS, piles_up
@@ -62,6 +63,10 @@ class TableFacts:
     """column that not all files have -> the first file without it"""
     options: Mapping[str, object] = field(default_factory=dict)
     """how it is read, beside its columns, as dataset fields"""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
 
     def column(self, name: str) -> ColumnFacts:
         return next(column for column in self.columns if column.name == name)
@@ -227,7 +232,7 @@ class Guess:
         given = {key: value for key, value in self.columns.to_dict().items() if value}
         fields = {"dataset_path": self.facts.source, **self.facts.options, "columns": given}
         if self.has_empty_cells:
-            fields.setdefault("missing_values", "hold")
+            fields.setdefault("missing_values", self.empty_cells)
         return dump_yaml({"algo_kwargs": fields})
 
     def flags(self) -> str:
@@ -242,8 +247,13 @@ class Guess:
             value = getattr(columns, role)
             words += [f"--{role} {shlex.quote(value)}"] if value else []
         left = self.has_empty_cells and "missing_values" not in self.facts.options
-        words += ["--missing-values hold"] if left else []
+        words += [f"--missing-values {self.empty_cells}"] if left else []
         return " ".join(words)
+
+    @property
+    def empty_cells(self) -> str:
+        """What to do with them: what was done in a step that nobody told of must not be made up."""
+        return "drop" if is_decision_log(self.facts.names) else "hold"
 
     @property
     def has_empty_cells(self) -> bool:
@@ -294,6 +304,8 @@ def needs_mapping(source: DatasetSource, *, kind: str | None = None) -> bool:
 
 def guess_mapping(facts: TableFacts) -> Guess:
     """Take columns for what their names and values say, and ask where that is not clear."""
+    if is_decision_log(facts.names):
+        return _mapping_of_decisions(facts)
     left = {column.name: column for column in facts.columns}
     found: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -353,6 +365,29 @@ def guess_mapping(facts: TableFacts) -> Guess:
         }
     )
     return Guess(facts, columns, reasons, questions)
+
+
+def _mapping_of_decisions(facts: TableFacts) -> Guess:
+    """A log of `rl-training serve`: its columns are known, except the reward, which it never sees."""
+    actions = [name for name in facts.names if RECOMMENDED + name in facts.names]
+    observations = [name for name in facts.names if name not in actions and not written_by_serve(name)]
+    reasons = {name: "ignored: written by serve" for name in facts.names if written_by_serve(name)}
+    reasons |= {name: "observation: what the policy was asked with" for name in observations}
+    reasons |= {name: "action: what was really done" for name in actions}
+    reasons |= {"episode": "episode: a session until its reset", "at": "time: when it was asked"}
+    levels = {
+        name: [plain_level(each) for each in facts.column(name).levels]
+        for name in actions
+        if facts.column(name).kind in ("text", "flag")
+    }
+    columns = ColumnsConfig.build(
+        {
+            **{"observations": observations, "actions": actions, "levels": levels},
+            **{"episode": "episode", "time": "at"},
+        }
+    )
+    question = 'reward: serve sees none; say what is wanted as a formula (--reward "-(next(T) - 60)**2")'
+    return Guess(facts, columns, reasons, [question])
 
 
 def _words(column: ColumnFacts) -> set[str]:

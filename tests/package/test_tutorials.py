@@ -1,0 +1,104 @@
+"""Every tutorial does what it says: its blocks run from top to bottom in one empty directory.
+
+Python blocks share their names; the lines of `bash` blocks that start with `rl-training` run through the
+command line's `main`, and those that end with `&` in a process of their own, on a free port. Budgets are
+shortened.
+"""
+
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doc_blocks import TUTORIALS, all_blocks
+from rl_training.cli import main
+
+SHORTER = (
+    (r"--steps \d+", "--steps 60 --set algo_kwargs.hidden_sizes=[16] --set algo_kwargs.batch_size=32"),
+    (r"in range\((\d{2,})\):  # runs", "in range(24):  # runs"),
+)
+JUDGE = (
+    "--set updates=20 --set members=2 --set model_updates=20 --set model_members=2 --set density_updates=20 "
+    "--set rollout_starts=20 --set hidden_sizes=[16]"
+)
+PORT = "8000"
+
+pytestmark = [
+    pytest.mark.slow,
+    # what a reader is told about the data is no mistake
+    pytest.mark.filterwarnings("default::rl_training.data.reading.DataWarning"),
+]
+
+
+def shortened(text: str) -> str:
+    for pattern, replacement in SHORTER:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    return text
+
+
+def commands(block: str) -> list[str]:
+    """The commands of a block, one line each."""
+    lines = block.replace("\\\n", " ").splitlines()
+    return [re.sub(" +", " ", line) for line in lines if line.startswith("rl-training ")]
+
+
+class Shell:
+    """Runs commands, and ends what runs beside them."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = str(free.getsockname()[1])
+        self.running: list[subprocess.Popen[str]] = []
+
+    def run(self, command: str) -> None:
+        words = shlex.split(shortened(command), comments=True)[1:]
+        if words[0] == "judge":
+            words += JUDGE.split()
+        if words[-1] == "&":
+            self.start([*words[:-1], "--port", self.port])
+        else:
+            assert main(words) == 0, command
+
+    def start(self, words: list[str]) -> None:
+        code = f"import sys\nfrom rl_training.cli import main\nsys.exit(main({words!r}))"
+        process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+        self.running.append(process)
+        assert process.stderr is not None
+        assert f"127.0.0.1:{self.port}" in process.stderr.readline(), words
+
+    def end(self) -> None:
+        for process in self.running:
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+@contextmanager
+def shell() -> Iterator[Shell]:
+    opened = Shell()
+    try:
+        yield opened
+    finally:
+        opened.end()
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with shell() as opened:
+        for language, block in all_blocks(page):
+            if language == "python":
+                program = shortened(block).replace(f":{PORT}", f":{opened.port}")
+                exec(compile(program, str(page), "exec"), names)
+            for command in commands(block) if language == "bash" else ():
+                opened.run(command)
