@@ -24,13 +24,14 @@ K = 0.706659
 """Gain of the best policy of s' = .5 s + .5 a, r = -(s^2 + .1 a^2), gamma .9."""
 
 
-def build(seed: int = 0, members: int = 3, **keywords: Any) -> LION:
-    model = checks.model(MLPLIONModel, seed, members=members)
+def build(seed: int = 0, members: int = 3, penalty: dict[str, float] | None = None, **keywords: Any) -> LION:
+    model = checks.model(MLPLIONModel, seed, members=members, penalty=penalty or {})
     return LION(model, seed=seed, **{**SHORT, **keywords})
 
 
 def batch(seed: int = 0) -> dict[str, Tensor]:
-    return checks.random_batch(seed, episodes=torch.arange(checks.BATCH).float() // 4)
+    penalties = torch.arange(checks.BATCH).float() % 3.0
+    return checks.random_batch(seed, episodes=torch.arange(checks.BATCH).float() // 4, penalties=penalties)
 
 
 def run(learner: LION, updates: int, first: int = 0) -> dict[str, float]:
@@ -74,6 +75,22 @@ def test_loss_of_two_trajectories() -> None:
         }
     )
     close(found["actor_loss"], -(2.2 / 1.5 - 0.4 / 1.5) / 2)
+
+
+def test_penalties_are_paid_inside_the_sum() -> None:
+    """γ .5, dial 1: (1 - .5 + .5 * .8 * (3 - 2)) / 1.5; at dial 0 nothing but the distance counts."""
+    found = lion_loss(
+        {
+            "rewards": numbers((1.0, 3.0), (7.0, 7.0)),
+            "penalties": numbers((0.5, 2.0), (100.0, 100.0)),
+            "distances": numbers((9.0, 9.0), (0.2, 0.4)),
+            "disagreements": numbers((0.0, 1.5), (9.0, 9.0)),
+            "survivals": numbers((0.8, 0.1), (1.0, 1.0)),
+            "dials": numbers(1.0, 0.0),
+            "gamma": 0.5,
+        }
+    )
+    close(found["actor_loss"], -(0.9 / 1.5 - 0.4 / 1.5) / 2)
 
 
 def test_disagreement_is_the_spread_over_members() -> None:
@@ -139,7 +156,7 @@ def test_rates_fall_in_every_stage() -> None:
 
 @pytest.mark.parametrize("updates", [2, 4, 6])
 def test_resumes_exactly_in_every_stage(updates: int) -> None:
-    whole, resumed = build(), build(seed=5)
+    whole, resumed = build(penalty={"heat": 3.0}), build(seed=5, penalty={"heat": 3.0})
     for learner in (whole, resumed):
         learner.look_at_data(batch())
     run(whole, updates)
@@ -151,7 +168,7 @@ def test_resumes_exactly_in_every_stage(updates: int) -> None:
 
 def test_stacked_equals_single() -> None:
     def looked(seed: int) -> LION:
-        learner = build(seed, actor_learning_rate=1e-4, action_noise=0.1)
+        learner = build(seed, actor_learning_rate=1e-4, action_noise=0.1, penalty={"heat": 3.0})
         learner.look_at_data(batch())
         return learner
 
@@ -159,10 +176,11 @@ def test_stacked_equals_single() -> None:
 
 
 @pytest.mark.parametrize(
-    "keywords", [{}, {"action_noise": 0.2, "reduction": "minimum", "probabilistic": True}]
+    "keywords",
+    [{"penalty": {"heat": 3.0}}, {"action_noise": 0.2, "reduction": "minimum", "probabilistic": True}],
 )
 def test_compiled_equals_eager(keywords: dict[str, Any]) -> None:
-    of_model = {name: keywords[name] for name in ("probabilistic",) if name in keywords}
+    of_model = {name: keywords[name] for name in ("probabilistic", "penalty") if name in keywords}
     own = {name: value for name, value in keywords.items() if name not in of_model}
 
     def looked(seed: int) -> LION:
@@ -180,6 +198,12 @@ class Exact(DynamicsEnsemble):
     """The plant of problem F, with a reward that is shifted by `level`."""
 
     level = 0.0
+    weight = 0.0
+    """of the cost a^2"""
+
+    def penalty(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
+        taken = self.weight * actions.square().squeeze(-1)
+        return taken.expand(*taken.shape[:-2], self.members, taken.shape[-1])
 
     def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         reward = self.level - (obs.square() + 0.1 * actions.square())
@@ -202,20 +226,26 @@ def plant_rows(level: float = 0.0, count: int = 400) -> dict[str, Tensor]:
 
 
 def searched(
-    updates: int, *, level: float = 0.0, rows: dict[str, Tensor] | None = None, **keywords: Any
+    updates: int,
+    *,
+    level: float = 0.0,
+    rows: dict[str, Tensor] | None = None,
+    penalty: dict[str, float] | None = None,
+    **keywords: Any,
 ) -> LION:
     """A policy found in the plant itself."""
     generator = torch.Generator().manual_seed(0)
     members = keywords.pop("members", 1)
-    model = MLPLIONModel(1, 1, hidden_sizes=(16,), members=members, generator=generator)
+    penalty = penalty or {}
+    model = MLPLIONModel(1, 1, hidden_sizes=(16,), members=members, penalty=penalty, generator=generator)
     stages = {"model_updates": 1, "behavior_updates": 30, "policy_updates": updates}
     chosen = {"gamma": GAMMA, "horizon": 8, "rollouts": 32, "pessimism": 0.0, "model_noise": False}
     learner = LION(model, seed=0, **{**chosen, **stages, "learning_rate": 0.01, **keywords})
     data = rows or plant_rows(level)
     learner.look_at_data(data)
-    exact = Exact(1, 1, members)
+    exact = Exact(1, 1, members, penalised=bool(penalty))
     exact.set_scales(data, margin=0.1)
-    exact.level = level
+    exact.level, exact.weight = level, sum(penalty.values())
     draws = torch.Generator().manual_seed(1)
     for step in range(31 + updates):
         if step == 1:  # the stage that fits a model is over
@@ -237,6 +267,50 @@ def test_the_best_policy_of_a_known_plant() -> None:
     """The state falls to a sixth in every step: eight steps are as good as sixty."""
     learner = searched(400, pull=0.0)
     assert gain(learner, 1.0) == pytest.approx(K, abs=0.02)
+
+
+def test_a_cost_is_paid_for_in_the_model() -> None:
+    """With the cost a^2 at weight .4 the best policy is that of the reward -(s^2 + .5 a^2)."""
+    value = 1.0
+    for _ in range(200):
+        best = 0.25 * GAMMA * value / (0.5 + 0.25 * GAMMA * value)
+        value = 1.0 + 0.5 * best**2 + GAMMA * (0.5 - 0.5 * best) ** 2 * value
+    rows = plant_rows()
+    rows["penalties"] = 0.4 * rows["actions"].square().squeeze(-1)
+    learner = searched(400, pull=0.0, penalty={"effort": 0.4}, rows=rows)
+    assert best < 0.4 < K - 0.2
+    assert gain(learner, 1.0) == pytest.approx(best, abs=0.02)
+    unpaid = searched(400, pull=0.0, rows=rows)  # rewards are as they were logged: nothing is paid twice
+    assert gain(unpaid, 1.0) == pytest.approx(K, abs=0.02)
+
+
+def test_penalties_are_predicted_as_far_as_the_log_has_them() -> None:
+    """Something is too hot above .1: after the fit about 5 are taken there, 0 below; more counts 5."""
+    rows = plant_rows()
+    rows["penalties"] = 5.0 * (rows["next_obs"].squeeze(-1) > 0.1).float()
+    model = MLPLIONModel(
+        1,
+        1,
+        hidden_sizes=(16, 16),
+        members=2,
+        penalty={"hot": 1.0},
+        generator=torch.Generator().manual_seed(0),
+    )
+    learner = LION(model, seed=0, **{**SHORT, "model_updates": 400, "learning_rate": 3e-3})
+    learner.look_at_data(rows)
+    for step in range(400):
+        learner.update(rows, global_step=step)
+    dynamics = learner.kept_dynamics
+    obs, action = torch.tensor([[0.4], [-0.4]]), torch.tensor([[0.3], [0.3]])
+    with torch.no_grad():
+        found = dynamics.penalty(obs, action, 0.5 * obs + 0.5 * action).mean(0)
+        assert found.tolist() == pytest.approx([5.0, 0.0], abs=0.7)
+        close(dynamics.possible_penalty(numbers(-3.0, 2.0, 9.0)), ((0.0, 2.0, 5.0),))
+        dynamics.penalty_net.output.weight.zero_()
+        dynamics.penalty_net.output.bias.fill_(1e3)
+        step = learner.imagine(obs.unsqueeze(-3), torch.ones(2, 1), None, None)
+    (taken,) = step.penalty
+    close(taken.double(), [5.0 / float(dynamics.change_spread[0, 0, -1])] * 2)
 
 
 def test_a_shift_of_the_rewards_changes_nothing() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rl_training import TransitionDataset
+from rl_training.algorithms.recipe import get_recipe
 from rl_training.cli.options import table_fields, with_column_options
 from rl_training.config.data import OfflineDataFields, TableFields
 from rl_training.core.errors import ConfigError, DataError
@@ -154,6 +155,27 @@ def test_a_penalty_is_taken_off_rewards_that_are_learned_from() -> None:
     scaled = prepared(data, penalty={"heat": 3.0}, reward_scale=2.0, reward_shift=1.0)
     assert scaled.dataset.rewards.tolist() == [3.0, 2.0] * 3
     assert prepared(data, penalty={"heat": 0.0}).dataset.rewards.tolist() == [1.0, 2.0] * 3
+
+
+def test_a_learner_may_keep_rewards_and_penalties_apart() -> None:
+    values = {**arrays(), "rewards": np.tile([1.0, 2.0], 3), "costs": np.tile([0.0, 0.5], 3)}
+    data = TransitionDataset.from_dict(values, cost_names=("heat",))
+    found = process_offline_dataset(
+        [data],
+        OfflineDataFields.build({"penalty": {"heat": 3.0}, "reward_scale": 2.0, "reward_shift": 1.0}),
+        Spaces(1, (-1.0,), (1.0,)),
+        gamma=0.9,
+        needs=frozenset({"penalties"}),
+        owned=False,
+    )
+    assert found.dataset.rewards.tolist() == [3.0, 5.0] * 3  # not taken off here
+    assert found.dataset.store.whole("penalties").tolist() == [0.0, 3.0] * 3  # 2 * 3 * (0, .5)
+    recipe = get_recipe("lion")
+    for penalty, needs in (({}, {"episodes"}), ({"heat": 3.0}, {"episodes", "penalties"})):
+        assert recipe.needs(recipe.settings.build({"penalty": penalty})) == needs
+    assert "penalties" not in get_recipe("iql").needs(
+        get_recipe("iql").settings.build({"penalty": {"h": 1.0}})
+    )
 
 
 def test_returns_to_go_are_those_of_what_is_learned_from() -> None:

@@ -104,6 +104,7 @@ def fixed_batch(seed: int, rows: int = 12) -> dict[str, Tensor]:
         "returns_to_go": 5.0 * numbers[:, 9],
         "next_actions": numbers[:, 10:].tanh(),
         "episodes": (torch.arange(rows) // 4).float(),
+        "penalties": numbers[:, 9].relu(),
     }
 
 

@@ -155,6 +155,7 @@ OF_ONE: dict[tuple[str, str], Felt] = {
         for name, felt in {"model_updates": to(2), "horizon": to(2)}.items()
     },
     ("lion", "actor_learning_rate"): to(0.02, **THIRD_STAGE),
+    ("lion", "penalty"): to({"heat": 3.0}),
     ("lion", "gamma"): to(0.5, **THIRD_STAGE),
     **{
         ("bc", f"critic_{name}"): Felt(felt.values, felt.given, REFUSED)

@@ -67,6 +67,12 @@ def surprise_of_ends(dynamics: DynamicsEnsemble, batch: Batch) -> Tensor:
     return F.binary_cross_entropy_with_logits(odds, ended, reduction="none")
 
 
+def surprise_of_penalties(dynamics: DynamicsEnsemble, batch: Batch) -> Tensor:
+    """Squared error of what costs take off the reward, in units of its spread, `[*S, members, B]`."""
+    found = dynamics.penalty(*(batch[name].unsqueeze(-3) for name in ("obs", "actions", "next_obs")))
+    return ((found - batch["penalties"].unsqueeze(-2)) / dynamics.penalties[..., 1:2]).square()
+
+
 class ModelBasedFields(OfflineFields):
     """Data of a run that searches inside a model: columns in one scale, and episodes that it never saw."""
 
@@ -100,7 +106,11 @@ class ModelLearner(Learner):
         dynamics = self.part("dynamics", DynamicsEnsemble)
         self.dynamics = dynamics
         self._has_ends: bool | None = None
-        for name, network in (("model", dynamics.net), ("ends", dynamics.end_net)):
+        networks = [("model", dynamics.net), ("ends", dynamics.end_net)]
+        for name, network in [
+            *networks,
+            *([("penalty", dynamics.penalty_net)] if dynamics.penalised else []),
+        ]:
             self.add_optimizer(name, network.parameters(), "critic", WEIGHT_DECAY, learning_rate)
         self.kept_dynamics = self.add_target("dynamics", dynamics)
         zeros = {name: torch.zeros(dynamics.members) for name in ("unseen_error", "unseen_rows")}
@@ -150,6 +160,10 @@ class ModelLearner(Learner):
             of_ends = surprise_of_ends(self.dynamics, batch)
             self.minimize("ends", (weights * of_ends).mean(-1).sum(-1))
             errors = errors.detach() + of_ends
+        if self.dynamics.penalised:
+            of_penalties = surprise_of_penalties(self.dynamics, batch)
+            self.minimize("penalty", (weights * of_penalties).mean(-1).sum(-1))
+            errors = errors.detach() + of_penalties
         unseen = (weights == 0).to(errors.dtype)
         missed, rows = (unseen * errors.detach()).sum(-1), unseen.sum(-1)
         if not self.resting:

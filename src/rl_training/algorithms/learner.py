@@ -161,6 +161,8 @@ class Learner(ABC):
     """False for a learner that can train on logs without rewards."""
     takes_actions: ClassVar[tuple[ActionKind, ...]] = ("numbers",)
     """What actions may be made of."""
+    pays_penalties: ClassVar[bool] = False
+    """Whether what `penalty` takes off rewards comes apart from them, as the batch field `penalties`."""
     looks_at_data: ClassVar[bool] = False
     """Whether it takes units or ranges from all rows (`look_at_data`)."""
     delayed_metrics: ClassVar[tuple[str, ...]] = ()

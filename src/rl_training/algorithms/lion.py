@@ -99,6 +99,8 @@ class Imagined(NamedTuple):
     """`[*S, B]`, as a multiple of what is typical on the log"""
     survival: Tensor
     """`[*S, B]`: probability that it goes on"""
+    penalty: tuple[Tensor, ...]
+    """`[*S, B]`: what costs take off the reward, in units of its spread; empty where none does"""
 
 
 class LION(ModelLearner):
@@ -107,6 +109,7 @@ class LION(ModelLearner):
     config_class = LIONConfig
     config: LIONConfig
     model: MLPLIONModel
+    pays_penalties = True
     delayed_metrics = (
         *("model_loss", "model_unseen_loss", "behavior_loss", "actor_loss"),
         *("imagined_reward", "pull_mean", "disagreement_mean"),
@@ -204,21 +207,27 @@ class LION(ModelLearner):
         state = obs[..., starts, :].unsqueeze(-3)
         dial = self.dials(noise["dial"][..., :rows, :])
         alive, gamma = torch.ones_like(dial.squeeze(-1)), 1.0
-        total, sums = torch.zeros_like(alive), torch.zeros(3, *alive.shape, device=self.device)
+        names = ["imagined_reward", "pull_mean", "disagreement_mean"]
+        names += ["imagined_penalty"] if self.dynamics.penalised else []
+        total, sums = torch.zeros_like(alive), torch.zeros(len(names), *alive.shape, device=self.device)
         for index in range(config.horizon):
             drawn = [noise[name][..., index, :, :] if name in noise else None for name in ("model", "action")]
             step = self.imagine(state, dial, *drawn)
             gain = dialled_gain(
-                step.reward, step.distance, step.disagreement, dial.squeeze(-1), **self.weights
+                step.reward - sum(step.penalty),
+                step.distance,
+                step.disagreement,
+                dial.squeeze(-1),
+                **self.weights,
             )
             total = total + gamma * alive * gain
-            sums = sums + gamma * torch.stack([step.reward, step.distance, step.disagreement]).detach()
+            kept = [step.reward, step.distance, step.disagreement, *step.penalty]
+            sums = sums + gamma * torch.stack(kept).detach()
             state, alive, gamma = step.state, alive * step.survival, gamma * config.gamma
         weight = (1.0 - config.gamma) / (1.0 - gamma) if config.gamma < 1.0 else 1.0 / config.horizon
         loss = -weight * total.mean(-1)
         gradients = clipped(self.gradients("actor", loss), LARGEST_GRADIENT, loss.dim())
         self.optimizers["actor"].apply(gradients)
-        names = ("imagined_reward", "pull_mean", "disagreement_mean")
         return {
             "actor_loss": loss.detach(),
             **{name: weight * values.mean(-1) for name, values in zip(names, sums, strict=True)},
@@ -263,12 +272,17 @@ class LION(ModelLearner):
         following, _ = dynamics.following(state, change)
         following = dynamics.within_range(following)
         reward = change[..., -1].squeeze(-2)
+        penalty: tuple[Tensor, ...] = ()
+        if dynamics.penalised:
+            taken = dynamics.possible_penalty(dynamics.penalty(state, actions.unsqueeze(-3), following))
+            unit = dynamics.change_spread[..., -1].squeeze(-2)
+            penalty = ((chosen.squeeze(-1) * taken).sum(-2) / unit,)
         if not self.has_ends:  # a level of rewards that are earned for ever changes nothing
-            return Imagined(following, reward, distance, apart, torch.ones_like(reward))
+            return Imagined(following, reward, distance, apart, torch.ones_like(reward), penalty)
         level = (dynamics.change_center / dynamics.change_spread)[..., -1].squeeze(-2)
         odds = dynamics.end_odds(state, actions.unsqueeze(-3), following)
         ended = (chosen.squeeze(-1) * odds.sigmoid()).sum(-2)
-        return Imagined(following, reward + level, distance, apart, 1.0 - ended)
+        return Imagined(following, reward + level, distance, apart, 1.0 - ended, penalty)
 
     def seen(self, state: Tensor) -> Tensor:
         """What the policy is asked with in imagined states, `[*S, B, features]`.
@@ -318,11 +332,12 @@ def clipped(gradients: Sequence[Tensor], largest: float, seed_axes: int) -> list
 def lion_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     """From imagined `rewards distances disagreements` `(B, H)` and `dials` `(B,)`.
 
-    Optional: `survivals` `(B, H)` (1), `gamma` (0.99), `pull` (1), `pessimism` (0.4), `free_disagreement`
-    (1.5). Rewards are in units of their spread, disagreements multiples of what is typical on the log.
+    Optional: `penalties` `(B, H)` (0), `survivals` `(B, H)` (1), `gamma` (0.99), `pull` (1), `pessimism`
+    (0.4), `free_disagreement` (1.5). Rewards and penalties are in units of the rewards' spread, disagreements
+    multiples of what is typical on the log.
     """
     named = named_tensors(inputs)
-    rewards = named["rewards"]
+    rewards = named["rewards"] - named.get("penalties", torch.zeros(()))
     gamma = float(inputs.get("gamma", 0.99))
     weights = {
         name: float(inputs.get(name, default))

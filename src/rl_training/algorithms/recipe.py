@@ -9,13 +9,14 @@ from math import prod
 import torch
 
 from rl_training.algorithms.learner import Learner
-from rl_training.config.run import ControlFields, OnlineFields
+from rl_training.config import ConfigModel
+from rl_training.config.run import ControlFields, OnlineFields, RewardFields
 from rl_training.core.errors import ConfigError
 from rl_training.core.registry import ALGORITHMS
 from rl_training.core.spaces import MOST_COMBINATIONS, ActionKind, Box, Choice, Spaces
 from rl_training.core.streams import torch_generator
 from rl_training.core.transforms import ObservationNormalizer
-from rl_training.core.types import Facts, State
+from rl_training.core.types import PENALTIES, Facts, State
 from rl_training.models.models import PolicyModel
 from rl_training.policies.policy import pack_policy
 
@@ -52,6 +53,11 @@ class Recipe:
     @property
     def online(self) -> bool:
         return issubclass(self.settings, OnlineFields)
+
+    def needs(self, settings: ConfigModel) -> frozenset[str]:
+        """Batch fields beyond the five standard ones that a run with these settings takes."""
+        apart = self.learner.pays_penalties and isinstance(settings, RewardFields) and settings.penalty
+        return self.learner.needs | ({PENALTIES} if apart else set())
 
     def build_learner(
         self,

@@ -20,6 +20,9 @@ Array = npt.NDArray[Any]
 STANDARD_FIELDS = ("obs", "actions", "rewards", "next_obs", "dones")
 """What a batch of every learner holds; `dones` means terminated, never truncated."""
 
+PENALTIES = "penalties"
+"""The batch field of what costs take off rewards, of learners that keep the two apart."""
+
 Numbers = dict[str, float | None]
 """What an evaluation found; none where it could not be found."""
 

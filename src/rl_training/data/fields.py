@@ -14,7 +14,7 @@ from typing import Any, Literal
 from rl_training.core.errors import ConfigError, DataError, did_you_mean
 from rl_training.core.registry import Registry
 from rl_training.core.transforms import RewardTransform
-from rl_training.core.types import STANDARD_FIELDS
+from rl_training.core.types import PENALTIES, STANDARD_FIELDS
 
 FieldColumns = dict[str, list[str]]
 """Field -> its columns of a table, in order."""
@@ -158,6 +158,8 @@ _BUILTIN = {
         Field(FORMULA_COLUMNS, "vector", names=(), in_batches="never", double=True),
         # what must not happen too often, a number per cost (`DataInfo.cost_names`)
         Field("costs", "vector", names=("costs",), from_info="cost", width=1),
+        # what they take off the reward, where a learner keeps the two apart
+        Field(PENALTIES, names=()),
         Field("durations"),  # from a row to the next, in units of the median step
         Field("days", "id", names=("days",), in_batches="never"),  # of dated rows, since 1970
         Field("operators", "id", names=("operators",), role="operator", in_batches="never"),

@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_training.config.data import TableFields
 from rl_training.core.errors import DataError
 from rl_training.core.transforms import RewardTransform, Transform, clip_bounds
-from rl_training.core.types import STANDARD_FIELDS, Facts
+from rl_training.core.types import PENALTIES, STANDARD_FIELDS, Facts
 from rl_training.data.costs import log_with_costs, penalised
 from rl_training.data.episodes import (
     BoolArray,
@@ -393,6 +393,11 @@ class TransitionDataset:
             following = torch.from_numpy(np.arange(len(ends)) + ~ends).to(self.device)
             store = store.looked_up_through(following, ["next_actions"])
         return self.with_store(store)
+
+    def with_penalties(self, weights: Sequence[float], scale: float) -> TransitionDataset:
+        """scale x sum of weight x cost as a column of its own; rewards stay as they are."""
+        taken = -scale * penalised(np.zeros(len(self)), as_array(self.store.whole("costs")), weights)
+        return self.with_columns({PENALTIES: torch.from_numpy(taken).to(self.device)})
 
     def with_penalty(self, weights: Sequence[float]) -> TransitionDataset:
         """reward - sum of weight x cost, a weight per cost; what follows from rewards is left as it is."""

@@ -25,7 +25,7 @@ from rl_training.core.transforms import (
     clip_bounds,
     return_range_scale,
 )
-from rl_training.core.types import Array, State
+from rl_training.core.types import PENALTIES, Array, State
 from rl_training.data.costs import penalty_weights
 from rl_training.data.disk import disk_concatenation
 from rl_training.data.fields import FIELDS, SPACE_FIELDS, Discounting, all_fields
@@ -257,7 +257,7 @@ def process_offline_dataset(
     signals = same_signals(parts, fitted)
     if settings.penalty:
         check_needs({"costs"}, parts, "penalty")
-    check_needs(needs, parts, wanted_by)
+    check_needs(needs - {PENALTIES}, parts, wanted_by)
     check_limits(settings, parts)
     _check_rewards(parts, wanted_by, uses_rewards)
     parts = [check_dimensions(part, spaces) for part in parts]
@@ -426,7 +426,10 @@ class _PartSteps:
         )
         if self.settings.penalty:  # before the transform: a weight is in units of the reward as logged
             weights = penalty_weights(self.settings.penalty, plain.cost_names, plain.info.source)
-            plain = plain.with_penalty(weights)
+            if PENALTIES in self.needs:
+                plain = plain.with_penalties(weights, self.transform.scale)
+            else:
+                plain = plain.with_penalty(weights)
         if self.transform.is_identity:
             return plain
         scale, shift, clip = self.transform.scale, self.transform.shift, self.transform.clip

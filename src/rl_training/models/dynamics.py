@@ -26,12 +26,13 @@ def gaussian_outputs(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DynamicsEnsemble(nn.Module):
-    """Networks (s, a) -> change of state and reward, with their spread, and (s, a, s') -> odds of an end.
+    """Networks (s, a) -> change of state and reward, with their spread, and (s, a, s') -> odds of an end and,
+    where the ensemble is `penalised`, what costs take off the reward.
 
     Members are the axis before the rows: `[*S, members, B, …]`; states and actions that are the same for all
-    of them have a one there. Ends are mostly a matter of where a step leads (a robot that has fallen), so s'
-    is asked as well. Inputs are taken, and changes given, in units of the spread that they have in the log
-    (`set_scales`).
+    of them have a one there. Ends are mostly a matter of where a step leads (a robot that has fallen), and
+    so are costs (it is too hot), so s' is asked as well. Inputs are taken, and changes given, in units of the
+    spread that they have in the log (`set_scales`).
     """
 
     input_center: Tensor
@@ -42,6 +43,8 @@ class DynamicsEnsemble(nn.Module):
     highest: Tensor
     residual: Tensor
     """`[members, 1, O + 1]`: std of errors on unseen episodes, in units of the spread of changes"""
+    penalties: Tensor
+    """what costs take off the reward: mean, spread, least and most in the log"""
     has_ends: Tensor
     """1 where the log has terminations: without any, the odds of an end are neither learned nor asked"""
 
@@ -53,14 +56,19 @@ class DynamicsEnsemble(nn.Module):
         plan: NetworkPlan | None = None,
         *,
         probabilistic: bool = True,
+        penalised: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.obs_dim, self.members, self.probabilistic = obs_dim, members, probabilistic
+        self.penalised = penalised
         plan = plan or NetworkPlan(part="critic")
         inputs, outputs = obs_dim + action_dim, (1 + probabilistic) * (obs_dim + 1)
         self.net = build_network(inputs, outputs, plan, (members,), generator=generator)
         self.end_net = build_network(inputs + obs_dim, 1, plan, (members,), generator=generator)
+        if penalised:
+            self.penalty_net = build_network(inputs + obs_dim, 1, plan, (members,), generator=generator)
+            self.register_buffer("penalties", torch.tensor([[0.0, 1.0, -1e9, 1e9]]))
         for name, value, size in (
             ("input_center", 0.0, inputs),
             ("input_spread", 1.0, inputs),
@@ -95,11 +103,25 @@ class DynamicsEnsemble(nn.Module):
 
     def end_odds(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
         """Log odds that the step ended the episode, `[*S, members, B]`."""
-        known = self._scaled(torch.cat([obs, actions], dim=-1))
-        width = self.obs_dim
-        center, spread = self.input_center[..., :width], self.input_spread[..., :width]
-        odds: Tensor = self.end_net(torch.cat([known, (next_obs - center) / spread], dim=-1)).squeeze(-1)
+        odds: Tensor = self.end_net(self._with_successor(obs, actions, next_obs)).squeeze(-1)
         return odds
+
+    def penalty(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
+        """What costs take off the reward of the step, on average and in its units, `[*S, members, B]`."""
+        center, spread = self.penalties[..., 0:1], self.penalties[..., 1:2]
+        outputs = self.penalty_net(self._with_successor(obs, actions, next_obs)).squeeze(-1)
+        predicted: Tensor = outputs * spread + center
+        return predicted
+
+    def possible_penalty(self, predicted: Tensor) -> Tensor:
+        """Kept within what the log has: a cost that happens never or always is not exceeded by promises."""
+        lowest, highest = self.penalties[..., 2:3], self.penalties[..., 3:4]
+        return torch.minimum(torch.maximum(predicted, lowest), highest)
+
+    def _with_successor(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
+        known, width = self._scaled(torch.cat([obs, actions], dim=-1)), self.obs_dim
+        center, spread = self.input_center[..., :width], self.input_spread[..., :width]
+        return torch.cat([known, (next_obs - center) / spread], dim=-1)
 
     def _scaled(self, inputs: Tensor) -> Tensor:
         return (inputs - self.input_center) / self.input_spread
@@ -110,7 +132,8 @@ class DynamicsEnsemble(nn.Module):
 
     @torch.no_grad()
     def set_scales(self, columns: Mapping[str, Tensor], *, margin: float = 0.0, scaled: bool = False) -> None:
-        """Units and range of a log's `obs actions rewards next_obs dones`, a row each.
+        """Units and range of a log's `obs actions rewards next_obs dones`, a row each, and of its `penalties`
+        where the ensemble predicts them.
 
         Of inputs and rewards that are `scaled` already, centres and spreads are left as they are.
         """
@@ -130,6 +153,10 @@ class DynamicsEnsemble(nn.Module):
         self.lowest.copy_(lowest - margin * (highest - lowest))
         self.highest.copy_(highest + margin * (highest - lowest))
         self.has_ends.fill_(float(columns["dones"].any()))
+        if self.penalised:
+            taken = columns["penalties"].double()
+            spread = taken.std(correction=0).clamp_min(SMALLEST_SPREAD)
+            self.penalties.copy_(torch.stack([taken.mean(), spread, taken.min(), taken.max()]))
 
 
 class DynamicsNetworks(NetworkConfig):
@@ -140,13 +167,16 @@ class DynamicsNetworks(NetworkConfig):
     )
     probabilistic: bool = setting(True, "also learn how far the next state and reward scatter")
 
-    def ensemble(self, obs_dim: int, action_dim: int, generator: torch.Generator | None) -> DynamicsEnsemble:
+    def ensemble(
+        self, obs_dim: int, action_dim: int, generator: torch.Generator | None, *, penalised: bool = False
+    ) -> DynamicsEnsemble:
         return DynamicsEnsemble(
             obs_dim,
             action_dim,
             self.members,
             self.plan("critic"),
             probabilistic=self.probabilistic,
+            penalised=penalised,
             generator=generator,
         )
 
@@ -159,6 +189,11 @@ class LIONNetworkConfig(DynamicsNetworks):
         "silu", "function behind every hidden layer; a smooth one has useful slopes"
     )
     probabilistic: bool = setting(False, "also learn how far the next state and reward scatter")
+    penalty: dict[str, float] = setting(
+        {},
+        "weight of each cost that is taken off the reward, such as {overheat: 3}; what they take is "
+        "predicted beside the reward and paid step by step",
+    )
 
 
 class MLPLIONModel(PolicyModel):
@@ -173,7 +208,8 @@ class MLPLIONModel(PolicyModel):
         plan = self.config.plan("actor")
         self.actor = DeterministicTanh(self.obs_dim + 1, self.action_dim, plan, generator=generator)
         self.behavior = DeterministicTanh(self.obs_dim, self.action_dim, plan, generator=generator)
-        self.dynamics = self.config.ensemble(self.obs_dim, self.action_dim, generator)
+        penalised = bool(self.config.penalty)
+        self.dynamics = self.config.ensemble(self.obs_dim, self.action_dim, generator, penalised=penalised)
 
 
 class DynamicsModel(PolicyModel):

@@ -14,7 +14,7 @@ from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.run import TrainConfig, load_config
 from rl_training.core.machine import choose_device
 from rl_training.core.spaces import Spaces
-from rl_training.core.types import Facts, State
+from rl_training.core.types import PENALTIES, Facts, State
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.runs.start import OWN_DATA
 from rl_training.sweeps.plan import SweepRun, Task
@@ -131,8 +131,9 @@ def rows_for(
     )
     batch = {name: value.float() for name, value in rows.items()}
     batch["actions"] = torch.from_numpy(spaces.encode(batch["actions"].numpy()))
-    for need in learner.needs:
-        batch.setdefault(need, batch["actions" if need == "next_actions" else "rewards"])
+    wide = {"next_actions": batch["actions"], "costs": batch["rewards"].unsqueeze(-1)}
+    for need in (*learner.needs, PENALTIES):
+        batch.setdefault(need, wide.get(need, batch["rewards"]))
     return batch
 
 

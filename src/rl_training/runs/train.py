@@ -353,7 +353,7 @@ def make_source(plan: Plan) -> RunSource:
         source = OfflineSource(
             plan.configs,
             settings,
-            plan.recipe.learner.needs,
+            plan.recipe.needs(settings),
             env=plan.env,
             dataset=dataset,
             saved=saved,

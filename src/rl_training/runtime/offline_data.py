@@ -73,14 +73,14 @@ def build_offline_dataset(
         parts = load_parts(config, env, None if fitted is None else fitted.signals)
         limits = [source.dataset_size for _, source in sources]
         by_time = discounted_by_time(settings)
-    info, learner = parts[0].info, get_recipe(config.algo).learner
+    info, recipe = parts[0].info, get_recipe(config.algo)
     logged = _logged(parts, settings, by_time) if keep_logged else None
     prepared = process_offline_dataset(
         parts,
         settings,
         infer_env_spaces(config, dataset=parts[0], env=env) if fitted is None else fitted.spaces,
         gamma=getattr(settings, "gamma", DEFAULT_GAMMA),
-        needs=learner.needs if needs is None else needs,
+        needs=recipe.needs(settings) if needs is None else needs,
         limits=limits,
         by_time=by_time,
         reference=reference_returns(
@@ -91,7 +91,7 @@ def build_offline_dataset(
         ),
         owned=dataset is None,
         wanted_by=config.algo,
-        uses_rewards=learner.uses_rewards,
+        uses_rewards=recipe.learner.uses_rewards,
         fitted=fitted,
     )
     return replace(prepared, logged=logged)
