@@ -94,6 +94,10 @@ STARTS = {
     "faults/tune_kill.py": Start("--trials 1 --after 0 --workers 1", "1 trials: {'COMPLETE': 1}"),
     "faults/ray_faults.py": Start("--help", "--steps"),
     "faults/mutants.py": Start("warm-up: ignored", "1 of 1 faults killed"),
+    "serve/latency.py": Start("--calls 20 --rounds 1 --connections 2 --width 8", "\n| serve | "),
+    "serve/soak.py": Start("--calls 40", "40 rows in the decision log of 40 calls"),
+    "serve/kills.py": Start("--kills 1", "beyond it: 0"),
+    "serve/hostile.py": Start("--requests 40", "errors of the server or no answer: 0"),
     "judge/truth.py": Start(f"{TRUTH} --seeds 0", "| pendulum-random-0.001 0 | headline |"),
     "judge/hidden.py": Start("--logs tank --seeds 0 --updates 20", "clean ones that did not:"),
     "judge/dial.py": Start(

@@ -5,6 +5,7 @@ command line's `main`, and those that end with `&` in a process of their own, on
 shortened.
 """
 
+import os
 import re
 import shlex
 import socket
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from doc_blocks import TUTORIALS, all_blocks
+from helpers import ROOT
 from rl_training.cli import main
 
 SHORTER = (
@@ -69,7 +71,12 @@ class Shell:
 
     def start(self, words: list[str]) -> None:
         code = f"import sys\nfrom rl_training.cli import main\nsys.exit(main({words!r}))"
-        process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self.running.append(process)
         assert process.stderr is not None
         assert f"127.0.0.1:{self.port}" in process.stderr.readline(), words

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 
 from rl_training import BC
@@ -181,6 +183,36 @@ def test_what_is_said_wrongly_is_one_line_and_nothing_moves(body: Any, words: st
     status, told = ask(asked, "/act", body)
     assert status == 400 and words in told["error"] and "\n" not in told["error"]
     assert ask(asked, "/act", {"T": 45.0, "level": 0})[1]["step"] == 1
+
+
+WORDS = st.sampled_from(
+    ["T", "level", "session", "applied", "reset", "valve", "pump", "inputs", "name", "obs", "shape", "data"]
+)
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | WORDS
+VALUES = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4), max_leaves=8
+)
+TENSORS = st.fixed_dictionaries(
+    {"name": st.just("obs"), "datatype": st.sampled_from(["FP32", "FP64", 1])},
+    optional={"shape": st.just([1, 2]) | VALUES, "data": st.just([1, 2]) | VALUES},
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    path=st.sampled_from(["/act", "/act", "/reset", "/dial", "/v2/models/tank/infer"]),
+    body=st.dictionaries(WORDS, VALUES, max_size=6)
+    | st.fixed_dictionaries({"inputs": st.lists(TENSORS | VALUES, max_size=2)})
+    | VALUES
+    | st.binary(max_size=50),
+)
+def test_whatever_is_asked_is_answered_in_one_line_and_the_next_call_too(path: str, body: Any) -> None:
+    asked = service()
+    status, told = ask(asked, path, b"null" if body is None else body)
+    assert status in (200, 400, 403)
+    assert status == 200 or (set(told) == {"error"} and "\n" not in told["error"])
+    told = ask(asked, "/act", {"session": "next", "T": 45.0, "level": 0})[1]
+    assert told["step"] == 0 and told["action"] == {"valve": 4.5, "pump": "off"}
 
 
 def test_the_open_inference_protocol_is_spoken() -> None:
