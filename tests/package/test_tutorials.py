@@ -20,17 +20,25 @@ import pytest
 
 from doc_blocks import TUTORIALS, all_blocks
 from helpers import ROOT
+from postgres import PASSWORD, PostgresServer, find_binaries
 from rl_training.cli import main
 
 SHORTER = (
     (r"--steps \d+", "--steps 60 --set algo_kwargs.hidden_sizes=[16] --set algo_kwargs.batch_size=32"),
-    (r"in range\((\d{2,})\):  # runs", "in range(24):  # runs"),
+    (r"--timesteps \d+", "--timesteps 40 --set eval_episodes=1"),
+    (r"--env-id", "--set eval_episodes=1 --env-id"),
+    (r"in range\(120\):  # runs", "in range(24):  # runs"),
+    (r"EPISODES = \d+", "EPISODES = 22"),
+    (r"days=90", "days=24"),
+    (r"days=30", "days=2"),
+    (r"runs=60", "runs=24"),
 )
 JUDGE = (
     "--set updates=20 --set members=2 --set model_updates=20 --set model_members=2 --set density_updates=20 "
     "--set rollout_starts=20 --set hidden_sizes=[16]"
 )
 PORT = "8000"
+DATABASE = "postgresql://plant@server/history"
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,22 +60,31 @@ def commands(block: str) -> list[str]:
 
 
 class Shell:
-    """Runs commands, and ends what runs beside them."""
+    """Runs blocks, and ends what runs beside them."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: Path, database: str) -> None:
+        self.page, self.database = page, database
+        self.names: dict[str, Any] = {"__name__": "__main__"}
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = str(free.getsockname()[1])
         self.running: list[subprocess.Popen[str]] = []
 
-    def run(self, command: str) -> None:
-        words = shlex.split(shortened(command), comments=True)[1:]
+    def here(self, text: str) -> str:
+        """With the budgets, port and database of this test."""
+        return shortened(text).replace(f":{PORT}", f":{self.port}").replace(DATABASE, self.database)
+
+    def program(self, block: str) -> None:
+        exec(compile(self.here(block), str(self.page), "exec"), self.names)
+
+    def command(self, line: str) -> None:
+        words = shlex.split(self.here(line), comments=True)[1:]
         if words[0] == "judge":
             words += JUDGE.split()
         if words[-1] == "&":
             self.start([*words[:-1], "--port", self.port])
         else:
-            assert main(words) == 0, command
+            assert main(words) == 0, line
 
     def start(self, words: list[str]) -> None:
         code = f"import sys\nfrom rl_training.cli import main\nsys.exit(main({words!r}))"
@@ -88,24 +105,36 @@ class Shell:
 
 
 @contextmanager
-def shell() -> Iterator[Shell]:
-    opened = Shell()
+def shell(page: Path, database: str) -> Iterator[Shell]:
+    opened = Shell(page, database)
     try:
         yield opened
     finally:
         opened.end()
 
 
+@pytest.fixture
+def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a server, where the page is about one."""
+    if DATABASE not in request.getfixturevalue("page").read_text(encoding="utf-8"):
+        yield ""
+        return
+    if (binaries := find_binaries()) is None:
+        pytest.skip("PostgreSQL's programs are not on this machine (Debian: apt-get install postgresql)")
+    pytest.importorskip("adbc_driver_postgresql")
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    with PostgresServer(binaries) as server:
+        yield server.address
+
+
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_runs_from_top_to_bottom(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "__main__"}
-    with shell() as opened:
+    with shell(page, database) as opened:
         for language, block in all_blocks(page):
             if language == "python":
-                program = shortened(block).replace(f":{PORT}", f":{opened.port}")
-                exec(compile(program, str(page), "exec"), names)
-            for command in commands(block) if language == "bash" else ():
-                opened.run(command)
+                opened.program(block)
+            for line in commands(block) if language == "bash" else ():
+                opened.command(line)
