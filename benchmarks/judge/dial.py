@@ -1,7 +1,7 @@
 """What LION's dial is worth on plants with a known truth, beside operators and other algorithms.
 
 python benchmarks/judge/dial.py --plants tank --seeds 0 1 2
-python benchmarks/judge/dial.py --plants tank --algos lion --set pull=0.1 --judge
+python benchmarks/judge/dial.py --plants tank --algos lion --set pull=0.1 --judge --picture dial.html
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,11 @@ from plants import PLANTS, Plant
 
 import rl_training
 from rl_training.data.splits import split_episodes
+from rl_training.judging.dial import sentence_of_dial
+from rl_training.judging.verdict import DialCurve
+from rl_training.report.charts import Chart, Level, Series
+from rl_training.report.content import Page, Section
+from rl_training.report.pages import render_html
 
 DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)
 CLASSES = {"bc": "BC", "td3_bc": "TD3BC", "iql": "IQL", "lion": "LION"}
@@ -51,11 +57,28 @@ def true_values(policy: Any, plant: Plant) -> list[float]:
     return [plant.true_value(partial(policy.predict, **each), GAMMA, TRUTH_SEED) for each in turned]
 
 
-def judged(policy: Any, plant: Plant, seed: int, options: Mapping[str, Any]) -> str:
-    """The position that the judge takes, by episodes that the model has not seen."""
+def judged(policy: Any, plant: Plant, seed: int, options: Mapping[str, Any]) -> DialCurve:
+    """What the judge says of every position, by episodes that the model has not seen."""
     held = split_episodes(plant.log(seed)[0], 0.2, 0)[1]
-    told = rl_training.judge({"lion": policy}, held, dial=DIALS, gamma=GAMMA, **options)
-    return f"{told.dials[0].recommended}"
+    return rl_training.judge({"lion": policy}, held, dial=DIALS, gamma=GAMMA, **options).dials[0]
+
+
+def picture(curve: DialCurve, truth: Sequence[float], operators: Mapping[str, float]) -> str:
+    """A page with one chart: what the judge says of every position, and what it is truly worth."""
+    told = [(each.dial, each.value) for each in curve.positions]
+    band = [(each.dial, each.low, each.high) for each in curve.positions]
+    best = max(operators, key=lambda name: operators[name])
+    chart = Chart(
+        "Value against dial",
+        "dial: 0 as the operators do, 1 as the model believes to be best",
+        "discounted score",
+        (
+            Series("the judge, by the log alone, with a 90 % interval", 1, told, band),
+            Series("the truth, tried on the plant", 2, list(zip(DIALS, truth, strict=True))),
+        ),
+        levels=(Level(f"the best operator, {best}", operators[best]),),
+    )
+    return render_html(Page("The dial", (sentence_of_dial(curve),), (), (Section("", (chart,)),)))
 
 
 def row(name: str, who: str, found: Sequence[Sequence[float]], note: str = "") -> None:
@@ -74,6 +97,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--set", dest="given", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--judge", action="store_true", help="also say which position the judge takes")
+    parser.add_argument("--picture", type=Path, help="page of the first plant's dial, judged and true")
     parser.add_argument("--settings", type=json.loads, default={}, help="settings of the judgement, as JSON")
     options = parser.parse_args()
     given = {name: yaml.safe_load(value) for name, _, value in (e.partition("=") for e in options.given)}
@@ -81,17 +105,23 @@ def main() -> None:
     print("|---|---|---|---|", flush=True)
     for name in options.plants:
         plant = PLANTS[name]()
-        for operator, (control, _) in plant.operators.items():
-            worth = plant.true_value(control, GAMMA, TRUTH_SEED, hand=operator)
+        operators = {
+            operator: plant.true_value(control, GAMMA, TRUTH_SEED, hand=operator)
+            for operator, (control, _) in plant.operators.items()
+        }
+        for operator, worth in operators.items():
             row(name, f"operator {operator}", [[worth]])
         for algo in options.algos:
             runs = [trained(algo, plant, seed, given) for seed in options.seeds]
             note = f"{np.mean([each[1] for each in runs]):.0f}"
-            if options.judge and algo == "lion":
+            worths = [true_values(each[0], plant) for each in runs]
+            if (options.judge or options.picture) and algo == "lion":
                 pairs = zip(runs, options.seeds, strict=True)
-                taken = [judged(each[0], plant, seed, options.settings) for each, seed in pairs]
-                note += f", takes {', '.join(taken)}"
-            row(name, algo, [true_values(each[0], plant) for each in runs], note)
+                curves = [judged(each[0], plant, seed, options.settings) for each, seed in pairs]
+                note += f", takes {', '.join(str(curve.recommended) for curve in curves)}"
+                if options.picture and name == options.plants[0]:
+                    options.picture.write_text(picture(curves[0], worths[0], operators), encoding="utf-8")
+            row(name, algo, worths, note)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ STARTS = {
     "judge/hidden.py": Start("--logs tank --seeds 0 --updates 20", "clean ones that did not:"),
     "judge/dial.py": Start(
         "--plants tank --algos lion --set model_updates=2 --set behavior_updates=2 --set total_timesteps=5 "
-        "--set horizon=2 --set hidden_sizes=[4] --judge --settings {judge}",
+        "--set horizon=2 --set hidden_sizes=[4] --judge --picture dial.html --settings {judge}",
         ", takes ",
     ),
     "judge/selection.py": Start(f"{TRUTH} --seed 0", "| judge's first choice |"),
