@@ -13,9 +13,12 @@ TESTS = {
     "selection": "tests/judging/test_selection.py",
     "estimates": "tests/report/test_estimates.py",
     "statistics": "tests/report/test_statistics.py",
+    "hidden": "tests/judging/test_hidden.py",
+    "data": "tests/data/test_unused.py",
 }
 FIT, FQE, MODEL, CHECKS = "judging/fit.py", "judging/fqe.py", "judging/model.py", "judging/checks.py"
 JUDGE, WEIGHTS = "judging/judge_policies.py", "judging/importance.py"
+LEFTOVERS, UNUSED, UNUSED_ROWS = "judging/leftovers.py", "judging/unused.py", "data/unused.py"
 CANDIDATES, RUNS = "judging/candidates.py", "runs/self_judging.py"
 DYNAMICS = "algorithms/dynamics.py"
 STATISTICS, TUNE = "report/statistics.py", "sweeps/tune.py"
@@ -128,6 +131,49 @@ FAULTS = [
         "np.flatnonzero(~held_out), np",
         "np.arange(len(log)), np",
         "fits",
+    ),
+    Fault(
+        "density: the best is chosen on fitted rows",
+        WEIGHTS,
+        "if len(unseen) else rows\n",
+        "if not len(unseen) else rows\n",
+        "fits",
+    ),
+    # what is hidden
+    Fault(
+        "unused columns: the fit is asked of its own episodes",
+        LEFTOVERS,
+        "guess[~fitted] = design[~fitted] @ ridge(design[fitted], target[fitted])\n        base",
+        "guess[~fitted] = design[~fitted] @ ridge(design[~fitted], target[~fitted])\n        base",
+        "hidden",
+    ),
+    Fault(
+        "unused columns: any that is sure is named",
+        UNUSED,
+        "None, False, ENOUGH * share",
+        "None, False, 0.0",
+        "hidden",
+    ),
+    Fault(
+        "unused columns: no slopes of their own",
+        UNUSED,
+        "    if shaped.shape[1] * plain.shape[1] <= MOST_COEFFICIENTS:\n",
+        "    if False:\n",
+        "hidden",
+    ),
+    Fault(
+        "unused columns: read as their places",
+        UNUSED_ROWS,
+        "numbers[codes.astype(np.int64)]",
+        "codes",
+        "data",
+    ),
+    Fault(
+        "unused columns: rows of other episodes",
+        UNUSED,
+        "values = np.asarray(column.values, dtype=np.float64)[rows]",
+        "values = np.roll(np.asarray(column.values, dtype=np.float64)[rows], len(rows) // 3)",
+        "hidden",
     ),
     # checks and verdicts
     Fault(

@@ -343,6 +343,13 @@ def test_a_density_learns_from_four_fifths_and_keeps_what_explains_the_rest_best
 
     def fake(learner: Any, rows: Any, *, observe: Any, **others: Any) -> None:
         found["rows"], found["count"] = rows.gather(torch.arange(rows.count)), rows.count
+        log_prob = learner.net.log_prob
+
+        def asked(obs: torch.Tensor, actions: torch.Tensor) -> Any:
+            found.setdefault("measured on", obs)
+            return log_prob(obs, actions)
+
+        learner.net.log_prob = asked
         observe(0)
         found["best"] = {name: value.clone() for name, value in learner.model.state_dict().items()}
         with torch.no_grad():
@@ -355,6 +362,8 @@ def test_a_density_learns_from_four_fifths_and_keeps_what_explains_the_rest_best
     fit_density(log, log.actions, small(hidden_sizes=(4,)), silent)
     episodes = set(found["rows"]["episodes"].tolist())
     assert (len(episodes), found["count"]) == (16, 80)
+    fitted, measured = (set(each.flatten().tolist()) for each in (found["rows"]["obs"], found["measured on"]))
+    assert len(measured) == 20 and not fitted & measured
     for name, value in found["learner"].model.state_dict().items():
         assert torch.equal(value, found["best"][name]), name
 

@@ -9,19 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+import rl_training
 from judging_problems import Proportional, feedback_log
 from rl_training.data import TransitionDataset
+from rl_training.data.unused import UnusedColumn
 from rl_training.judging import judge
-from rl_training.judging.hidden import (
-    Unexplained,
-    from_the_first_half,
-    from_the_past,
-    less_what_shows,
-    told_apart,
-    told_past,
-    unmarked_ends,
-)
+from rl_training.judging.hidden import told_apart, told_past, unmarked_ends
+from rl_training.judging.leftovers import Unexplained, from_the_first_half, from_the_past, less_what_shows
 from rl_training.judging.log import JudgedLog
+from rl_training.judging.unused import explained_by, in_shape, tried
 from rl_training.judging.verdict import Check
 
 EPISODES, LENGTH = 60, 40
@@ -46,7 +42,8 @@ def left_by(errors: Errors, seed: int = 0) -> Unexplained:
     flat = inputs.reshape(-1, 3)
     episodes, steps = (each.reshape(-1) for each in np.indices((EPISODES, LENGTH)))
     residuals = (np.sqrt(0.5) * made).reshape(-1, 1)
-    return Unexplained(less_what_shows(residuals, flat, episodes), flat, episodes, steps)
+    rows = np.arange(len(flat))
+    return Unexplained(less_what_shows(residuals, flat, episodes), flat, episodes, steps, rows)
 
 
 def noise(draws: np.random.Generator, inputs: np.ndarray, which: np.ndarray) -> np.ndarray:
@@ -106,6 +103,62 @@ def test_clean_leftovers_raise_no_alarm() -> None:
         left = left_by(noise, seed)
         assert told_apart(from_the_first_half(left), column).outcome == "passed"
         assert told_past(from_the_past(left), column).outcome == "passed"
+
+
+def by_run(draws: np.random.Generator, values: np.ndarray) -> np.ndarray:
+    return np.repeat(values, LENGTH).astype(float)
+
+
+def test_the_column_that_explains_it_is_named() -> None:
+    """Among others that differ from run to run, or from row to row; a load as a number, plants as words."""
+    draws = np.random.default_rng(9)
+    others = [
+        UnusedColumn("batch", by_run(draws, draws.integers(0, 4, EPISODES))),
+        UnusedColumn("noise", draws.normal(size=EPISODES * LENGTH)),
+        UnusedColumn("note", np.arange(EPISODES * LENGTH), tuple(map(str, range(EPISODES * LENGTH)))),
+        UnusedColumn("always", np.ones(EPISODES * LENGTH)),
+    ]
+    loads = np.random.default_rng(0)  # as `levels` draws them
+    loads.normal(size=(EPISODES, LENGTH, 3)), loads.normal(size=(EPISODES, LENGTH))
+    load = UnusedColumn("load", by_run(draws, loads.normal(size=(EPISODES, 1))[:, 0]))
+    unit = UnusedColumn("unit", by_run(draws, np.arange(EPISODES) % 2), ("north", "south"))
+    for errors, column in ((levels, load), (plants, unit)):
+        left = left_by(errors)
+        share = from_the_first_half(left)[0].share
+        found = tried(left, 0, share, [*others, column])
+        assert found.columns == ("batch", "noise", column.name)
+        assert found.best == column.name and found.has_few_values == (column is unit)
+        assert ("each of its values alone" in found.sentence("?")) == (column is unit)
+        nothing = tried(left, 0, share, others)
+        assert nothing.best is None
+        assert nothing.sentence("What?") == (
+            "What? No other column of the log explains it (tried: batch, noise)."
+        )
+    assert tried(left, 0, share, []).sentence("What?") == "What?"
+
+
+def test_a_column_that_explains_a_little_is_not_named() -> None:
+    """Beside a load that differs from run to run, one from row to row: sure, and not what is hidden."""
+    draws = np.random.default_rng(1)
+    small, large = draws.normal(size=(EPISODES, LENGTH)), draws.normal(size=EPISODES)
+
+    def two(drawn: np.random.Generator, inputs: np.ndarray, which: np.ndarray) -> np.ndarray:
+        return 0.6 * noise(drawn, inputs, which) + 0.3 * small + 0.7 * large[:, None]
+
+    left = left_by(two)
+    share = from_the_first_half(left)[0].share
+    columns = [UnusedColumn("small", small.reshape(-1)), UnusedColumn("large", by_run(draws, large))]
+    assert tried(left, 0, share, columns[:1]).best is None
+    assert tried(left, 0, share, columns).best == "large"
+
+
+def test_what_a_column_says_is_asked_of_other_episodes_than_it_was_fitted_to() -> None:
+    """Twelve values without a meaning explain more than nothing of the rows they were fitted to."""
+    values = np.random.default_rng(2).integers(0, 12, EPISODES * LENGTH)
+    left = left_by(noise)
+    shaped = in_shape(UnusedColumn("batch", values), left.rows)
+    assert shaped is not None and shaped.shape == (EPISODES * LENGTH, 12)
+    assert explained_by(left, shaped)[0].share < 0.0
 
 
 def ending(trips: bool, marked: bool, seed: int = 0) -> JudgedLog:
@@ -178,11 +231,12 @@ def two_plants(mark: bool) -> TransitionDataset:
     )
 
 
-def alike(data: TransitionDataset) -> Check:
-    class First(Proportional):
-        def predict(self, obs: np.ndarray) -> np.ndarray:
-            return super().predict(obs[:, :1])
+class First(Proportional):
+    def predict(self, obs: np.ndarray) -> np.ndarray:
+        return super().predict(obs[:, :1])
 
+
+def alike(data: TransitionDataset) -> Check:
     (found,) = judge(First(0.3), data, **QUICK).policies
     return found.checks["episodes_alike"]
 
@@ -192,3 +246,28 @@ def test_two_plants_in_one_log_are_refused_unless_a_column_tells_them_apart() ->
     hidden = alike(two_plants(mark=False))
     assert hidden.outcome == "refused" and "Several plants" in hidden.reason
     assert alike(two_plants(mark=True)).outcome == "passed"
+
+
+@pytest.mark.slow
+def test_a_column_of_a_table_that_tells_plants_apart_is_named() -> None:
+    data = two_plants(mark=True)
+    x, unit = data.obs[:, 0].tolist(), ["north" if each else "south" for each in data.obs[:, 1]]
+    table = {
+        "run": np.repeat(np.arange(80), 20).tolist(),
+        "x": x,
+        "after": data.next_obs[:, 0].tolist(),
+        "a": data.actions[:, 0].tolist(),
+        "r": data.rewards.tolist(),
+        "unit": unit,
+    }
+    columns = {
+        "observations": ["x"],
+        "actions": ["a"],
+        "reward": "r",
+        "next_observations": ["after"],
+        "episode": "run",
+    }
+    judgement = rl_training.judge(First(0.3), table, columns=columns, **QUICK)
+    told = judgement.policies[0].checks["episodes_alike"]
+    assert told.outcome == "refused"
+    assert "The column unit, which is no observation, explains it: add it" in told.reason

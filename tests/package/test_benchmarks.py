@@ -8,6 +8,7 @@ import ast
 import json
 import multiprocessing
 import os
+import pickle
 import runpy
 import sys
 import textwrap
@@ -112,6 +113,9 @@ STARTS = {
         "--no-peer --settings {judge}",
         "| hopper mixed 0 | judge: model |",
     ),
+    "judge/active_ops.py": Start(
+        "--data {returns} --policies 5 --repetitions 2 --episodes 20 50", "| both, first 5 | "
+    ),
     "judge/speed.py": Start("--data {log} --widths 8 --rounds 1", "ms an update of 96 networks"),
     # two repetitions cannot cover in 93 to 97 % of cases, which its exit code says
     "judge/interval_coverage.py": Start("--repetitions 2", "normal             1              3", code=1),
@@ -174,6 +178,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         script.write_text(textwrap.dedent(CORL_SCRIPT))
     for number in range(7):
         write_dope_policy(root / f"hopper_online_{number}.sampler.onnx", rng)
+    returns = {str(number): rng.normal(number, 1.0, 60) for number in range(12)}
+    for name, values in (
+        ("ope_values", {key: float(key) for key in returns}),
+        ("full_reward_samples", returns),
+    ):
+        (root / f"{name}.pkl").write_bytes(pickle.dumps(values))
     settings = root / "corl" / "configs" / "offline" / "iql" / "pendulum" / "random_v2.yaml"
     settings.parent.mkdir(parents=True)
     settings.write_text("beta: 3\nunknown: 1\n")
@@ -181,6 +191,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "data": str(root),
         "log": str(log),
         "corl": str(root / "corl"),
+        "returns": str(root),
         "judge": json.dumps(JUDGE, separators=(",", ":")),
     }
 

@@ -102,6 +102,7 @@ class TransitionDataset:
         terminated: str | None = None,
         truncated: str | None = None,
         behavior_logprobs: str | None = None,
+        operator: str | None = None,
         units: Mapping[str, str] | None = None,
         source: str = "data frame",
         **fields: object,
@@ -119,6 +120,7 @@ class TransitionDataset:
         }
         columns |= {"reward": reward, "episode": episode, "time": time, "terminated": terminated}
         columns |= {"truncated": truncated, "behavior_logprobs": behavior_logprobs}
+        columns |= {"operator": operator}
         settings = TableFields.build({**fields, "columns": columns})
         return cls.from_log(frame_log(frame, settings, source))
 

@@ -16,6 +16,7 @@ from rl_training.data.disk import cached_log, cached_signals
 from rl_training.data.formats import read_source
 from rl_training.data.log import EpisodeLog
 from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.tables.build import frame_log
 
 
 @runtime_checkable
@@ -41,6 +42,7 @@ def read_log(
     terminated: str | None = None,
     truncated: str | None = None,
     behavior_logprobs: str | None = None,
+    operator: str | None = None,
     units: Mapping[str, str] | None = None,
     **fields: object,
 ) -> TransitionDataset:
@@ -53,6 +55,7 @@ def read_log(
     columns: dict[str, object] = {"observations": observations, "actions": actions, "reward": reward}
     columns |= {"next_observations": next_observations, "episode": episode, "time": time}
     columns |= {"terminated": terminated, "truncated": truncated, "behavior_logprobs": behavior_logprobs}
+    columns |= {"operator": operator}
     columns["units"] = dict(units or {})
     given = {name: value for name, value in columns.items() if value}
     return as_dataset(source, given, fields, name="source")
@@ -83,7 +86,8 @@ def as_dataset(
                 raise ConfigError(
                     f"columns.{needed} is required with a data frame: columns={{{needed!r}: […], …}}"
                 )
-        return TransitionDataset.from_dataframe(given, **columns, **fields)
+        settings = TableFields.build({**fields, "columns": columns})
+        return TransitionDataset.from_log(frame_log(given, settings, "data frame"))
     raise WrongTypeError(
         f"{name} must be a TransitionDataset, a mapping of arrays, a data frame or a path, "
         f"got {type(given).__name__}"

@@ -31,7 +31,7 @@ from rl_training.judging.evidence import (
 from rl_training.judging.explanation import CURVES, Explanation, explain
 from rl_training.judging.fit import FitCache, OnProgress
 from rl_training.judging.fqe import FittedValues, fit_values
-from rl_training.judging.hidden import is_something_hidden, unmarked_ends
+from rl_training.judging.hidden import Unused, is_something_hidden, unmarked_ends
 from rl_training.judging.importance import ImportanceSampling, prepare_importance_sampling, unit_spaces
 from rl_training.judging.log import Float64Array, JudgedLog
 from rl_training.judging.model import fit_dynamics, roll_out, what_if
@@ -84,6 +84,7 @@ def judge(
     on_progress: OnProgress = lambda name, done, updates: None,
     critics: Mapping[str, TrainedCritic] | None = None,
     checkpoints: str | Path | None = None,
+    unused: Unused = tuple,
     **settings: Unpack[JudgeKeywords],
 ) -> Judgement:
     """Judge policies by a log. `policies`: one, a list, or a mapping of names; anything with `predict`.
@@ -92,6 +93,7 @@ def judge(
     resamples and rows, so that their order does not depend on luck of their own. `critics` are what policies
     were trained with (`trained_critic` of a run), by the policies' names: their optimism is shown. With a
     `checkpoints` folder the fits are kept in it while they are made, and the same call goes on from there.
+    `unused` reads the columns of the log that no observation holds: asked for where something is hidden.
     """
     start = time.monotonic()
     config = JudgeConfig.build(settings)
@@ -120,7 +122,7 @@ def judge(
     dynamics = fit_dynamics(log, config, on_progress, cache) if config.model_rollouts else None
     hidden = {"unmarked_ends": unmarked_ends(log, name_of)}
     if dynamics is not None:
-        hidden |= is_something_hidden(log, dynamics, name_of)
+        hidden |= is_something_hidden(log, dynamics, name_of, unused)
     policy_judge = PolicyJudge(
         log=log,
         config=config,

@@ -42,6 +42,7 @@ from rl_training.data.convert import source_location
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.read import ArrowTable, GivenData, as_dataset
 from rl_training.data.splits import FEWEST_EPISODES, one_after_another, split_episodes
+from rl_training.data.unused import unused_columns
 from rl_training.judging.checks import TrainedCritic, critic_of_state
 from rl_training.judging.dial import at_positions, checked_dials, dial_curve, has_dial, name_at
 from rl_training.judging.fit import OnProgress
@@ -448,7 +449,11 @@ def judge(
         settings.setdefault("discount_by_time", True)
     if "gamma" not in settings and (gamma := own_gamma(runs)) is not None:
         settings["gamma"] = gamma
-    log = own_log(runs) if data is None else given_log(data, columns, fields or {}, list(runs.values()))
+    if data is None:
+        log, (place, reading) = own_log(runs), own_place(next(iter(runs.values())))
+    else:
+        place, reading = data, how_to_read(data, columns, fields or {}, list(runs.values()))
+        log = as_dataset(data, *reading, name="data")
     own = {name: critic for name, run in runs.items() if (critic := run.critic) is not None}
     acting = {name: each.policy if isinstance(each, SavedRun) else each for name, each in opened.items()}
     dials = () if dial is None else checked_dials([dial] if isinstance(dial, int | float) else dial)
@@ -468,6 +473,7 @@ def judge(
         on_progress=on_progress,
         critics={**own, **(critics or {})},
         checkpoints=None if checkpoints is None else Path(checkpoints),
+        unused=lambda: () if place is None else unused_columns(place, *reading, log),
         **settings,
     )
     curves = tuple(dial_curve(judgement, name, {at: name_at(name, at) for at in dials}) for name in turned)
@@ -529,10 +535,12 @@ def own_gamma(runs: Mapping[str, SavedRun]) -> float | None:
     return next(iter(found), None)
 
 
-def given_log(
-    data: GivenData, columns: Facts | None, fields: Facts, runs: Sequence[SavedRun]
-) -> TransitionDataset:
-    """The log; a table is read as the first run that names columns read it, but for what is given."""
+Reading = tuple[Facts, Facts]
+"""Which columns are what, and further dataset fields."""
+
+
+def how_to_read(data: GivenData, columns: Facts | None, fields: Facts, runs: Sequence[SavedRun]) -> Reading:
+    """A table is read as the first run that names columns read it, but for what is given."""
     own: Facts = {}
     if not columns and _is_table(data):
         mapped = (run.table_fields for run in runs)
@@ -542,7 +550,15 @@ def given_log(
     if not own:
         asked = ({key: run.table_fields.get(key) for key in ASKED_FIELDS} for run in runs)
         others = next(({k: v for k, v in each.items() if v} for each in asked if any(each.values())), {})
-    return as_dataset(data, columns, {**others, **fields}, name="data")
+    return columns or {}, {**others, **fields}
+
+
+def own_place(run: SavedRun) -> tuple[GivenData | None, Reading]:
+    """Where a run's data lies and how it was read, where that is one place."""
+    settings, fields = run.settings, run.table_fields
+    found = data_sources(settings) if isinstance(settings, OfflineDataFields) else []
+    columns = fields.pop("columns", {})
+    return (found[0][1].dataset_path if len(found) == 1 else None), (columns, fields)
 
 
 def _is_table(data: GivenData) -> bool:
