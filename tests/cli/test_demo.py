@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,14 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.cli import judge as judge_module
 from rl_training.cli import main
 from rl_training.demo import story as story_module
 from rl_training.demo.page import truth_rows, truth_sentence
 from rl_training.demo.plant import OPERATORS, Truth, score, step, true_value, write_log
 from rl_training.demo.story import Demo
-from rl_training.judging.verdict import BehaviourJudgement, Evidence, Interval, Judgement, PolicyJudgement
-from rl_training.runs import saved
+from rl_training.judging.verdict import (
+    BehaviourJudgement,
+    Evidence,
+    Interval,
+    Judgement,
+    OperatorJudgement,
+    PolicyJudgement,
+)
+from rl_training.recommend import auto as auto_module
+from rl_training.recommend import portfolio as portfolio_module
+from rl_training.recommend.choice import Choice
+from rl_training.recommend.portfolio import Recipe
 
 
 class NoNoise:
@@ -63,67 +73,76 @@ def test_operators_differ_and_calm_foresight_beats_them_all() -> None:
     assert true_value(best.meant, gamma=0.95, seed=1) > max(earned) + 2.0
 
 
-def test_the_commands_it_names_do_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    demo, configs = Demo(tmp_path, 7), []
+def test_the_command_it_names_does_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo, asked = Demo(tmp_path, 7), []
     write_log(demo.log, runs=2, seed=0)
-    result = SimpleNamespace(run_dir=tmp_path, checkpoint_path=tmp_path, members=(), metrics={"signal": 2})
 
-    def remember(config: Any, *, quiet: bool) -> Any:
-        configs.append(config)
-        return result
+    def remember(*given: Any, say: Any, on_progress: Any, columns: Any, fields: Any, **named: Any) -> Any:
+        columns = {name: value for name, value in dict(columns).items() if value}
+        asked.append(
+            (given, columns, fields, {name: each for name, each in named.items() if each is not None})
+        )
+        return SimpleNamespace(policy=None)
 
-    monkeypatch.setattr("rl_training.runs.train.train", remember)
-    main(demo.train_command)
-    (asked_for,), done = configs, demo.config
-    assert asked_for.run_config() == done.run_config() and done.seed == 7
-    assert asked_for.replace(algo_kwargs={}) == done.replace(algo_kwargs={})
-
-    asked: list[Any] = []
-
-    def judge(*given: Any, on_progress: Any, **named: Any) -> None:
-        asked.append((given, {name: value for name, value in named.items() if value not in (None, {})}))
-
-    monkeypatch.setattr(saved, "judge", judge)
-    monkeypatch.setattr(judge_module, "print_result", lambda result: None)
-    demo.judge(tmp_path, lambda *progress: None)
-    assert main(demo.judge_command(tmp_path)) == 0
-    assert asked[0] == asked[1]
+    for module in (story_module, auto_module):
+        monkeypatch.setattr(module, "auto", remember)
+    assert main([*demo.auto_command, "--quiet"]) == 0
+    demo.recommend(print, print)
+    assert asked[0] == asked[1] and asked[0][3]["seed"] == 7
 
 
+@pytest.mark.slow
 def test_the_whole_story_in_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small: dict[str, Any] = {"members": 2, "updates": 60, "hidden_sizes": (8,), "model_updates": 30}
-    small |= {"model_hidden_sizes": (8,), "density_updates": 30, "model_members": 2, "rollout_starts": 10}
-    judge = saved.judge
-    monkeypatch.setattr(saved, "judge", lambda *given, **named: judge(*given, **named, **small))
-    for name, value in {"RUNS": 24, "STEPS": 20, "SAVED_EVERY": 10}.items():
-        monkeypatch.setattr(story_module, name, value)
-    changes = {"checkpoint_interval": 10, "algo_kwargs.gamma": 0.95, "algo_kwargs.hidden_sizes": [8]}
-    monkeypatch.setattr(story_module, "CHANGES", changes)
+    light: dict[str, Any] = {"members": 2, "updates": 60, "model_updates": 30, "importance": False}
+    light |= {"hidden_sizes": (8,), "model_hidden_sizes": (8,), "model_members": 2, "rollout_starts": 10}
+    monkeypatch.setattr(auto_module.saved, "judge", partial(auto_module.saved.judge, **light))
+    stages = {"model_updates": 20, "behavior_updates": 20, "policy_updates": 2, "horizon": 3}
+    recipes = (Recipe("bc", "bc", {}, updates=20), Recipe("lion", "lion", stages, updates=42))
+    monkeypatch.setattr(portfolio_module, "CONTINUOUS", recipes)
+    monkeypatch.setattr(story_module, "RUNS", 120)
     assert main(["demo", "-o", str(tmp_path), "--seed", "2"]) == 0
     told = capsys.readouterr().out
-    for part in ("1. A log", "2. What is in it?", "3. Learn", "4. Is it better", "5. And the truth?"):
+    for part in ("1. A log", "2. What is in it?", "3. Which policy", "4. And the truth?"):
         assert part in told
-    page = tmp_path / "demo" / "demo.html"
-    assert str(page) in told and str(tmp_path / "demo" / "iql-data-s2") in told
+    page = tmp_path / "demo-s2" / "demo.html"
+    assert str(page) in told
     text = page.read_text()
-    assert "measured at the plant" in text and "What the log covers" in text and "<script" not in text
+    assert "The dial of lion" in text and "measured at the plant" in text and "<script" not in text
+    assert "lion dial 0.25 (" in text, "the page has every candidate"
+
+
+def found(chosen: str | None) -> Any:
+    def policy(name: str, value: float) -> PolicyJudgement:
+        gap = Interval(2.0, 1.0, 3.0)
+        return PolicyJudgement(
+            name, value, value - 1, value + 1, gap, "better", "", (), {}, {}, Evidence(), value
+        )
+
+    operators = (OperatorJudgement("Ada", 6.0, 5.0, 7.0, 20),)
+    behaviour = BehaviourJudgement(3.0, 2.5, 3.5, 3.0, {}, ())
+    policies = (policy("iql", 5.0), policy("lion dial 1", 9.0))
+    judgement = Judgement(policies, behaviour, {}, {}, (), 1.0, operators=operators)
+    return SimpleNamespace(judgement=judgement, choice=Choice(chosen, ""))
 
 
 def test_what_is_told_of_judge_and_plant() -> None:
-    policy = PolicyJudgement(
-        "iql", 5.0, 4.0, 6.0, Interval(2.0, 1.0, 3.0), "better", "", (), {}, {}, Evidence(), 4.0
-    )
-    judgement = Judgement((policy,), BehaviourJudgement(3.0, 2.5, 3.5, 3.0, {}, ()), {}, {}, (), 1.0)
-    truth = Truth({"Ada": 6.5, "Ben": -0.5}, 3.75, ((10, 1.5), (20, 3.75)))
-    assert truth_rows(judgement, truth) == [
-        ("Ada", "–", "6.50"),
-        ("the policy (better)", "5 [4, 6]", "3.75"),
+    truth = Truth({"Ada": 6.5, "Ben": -0.5}, {"iql": 3.75, "lion dial 1": 8.5})
+    rows = [
+        ("Ada", "6 [5, 7]", "6.50"),
+        ("iql, recommended", "5 [4, 6]", "3.75"),
         ("the log, all operators", "3 [2.50, 3.50]", "3"),
         ("Ben", "–", "-0.5"),
     ]
-    assert truth_sentence(judgement, truth) == (
+    assert truth_rows(found("iql"), truth) == rows
+    everybody = [("lion dial 1 (better)", "9 [8, 10]", "8.50"), *rows]
+    assert truth_rows(found("iql"), truth, everybody=True) == everybody
+    assert truth_sentence(found("iql"), truth) == (
         "The truth: 3.75, outside the judge's interval; 0.75 more than the log, "
         "2.75 less than the best operator, Ada."
+    )
+    assert truth_sentence(found(None), truth) == (
+        "The truth: the best candidate, lion dial 1, earns 5.50 more than the log, "
+        "2 more than the best operator, Ada."
     )

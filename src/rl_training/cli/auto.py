@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from rl_training.cli.options import (
     with_column_options,
 )
 from rl_training.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.recommend.auto import AutoResult
 
 
 @with_column_options
@@ -53,7 +56,7 @@ def auto(
     Writes a page that says why, and the policy as a file with a guard. Stopped anywhere, the same command
     goes on.
     """
-    from rl_training.cli.judge import Stages, print_result
+    from rl_training.cli.judge import Stages
     from rl_training.recommend.auto import auto as search
 
     if not fields.get("columns"):
@@ -76,6 +79,13 @@ def auto(
     if quiet:
         typer.echo(str(found.policy or ""))
         return
+    print_found(found)
+
+
+def print_found(found: AutoResult) -> None:
+    """The judgement of all candidates, the answer, and where everything lies."""
+    from rl_training.cli.judge import print_result
+
     print_result(found.judgement)
     typer.secho(f"\n{found.sentence}", bold=True)
     for name, problem in found.failed.items():

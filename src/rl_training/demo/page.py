@@ -1,73 +1,106 @@
-"""The demo's page: what the judge says from the log alone, what the plant says, and all of the evidence."""
+"""The demo's page: what was found from the log alone, what the plant says, and all of the evidence."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from rl_training.core.files import write_text_atomic
 from rl_training.demo.plant import Truth
-from rl_training.judging.verdict import Judgement
+from rl_training.judging.verdict import DialCurve
+from rl_training.recommend.auto import AutoResult
+from rl_training.report.auto_page import auto_page
 from rl_training.report.charts import Chart, Level, Series
 from rl_training.report.content import Section, Table, plain_number, with_interval
-from rl_training.report.judge_page import judge_page
+from rl_training.report.judge_page import dial_line
 from rl_training.report.pages import render_html
 
 TITLE = "From a log to a judged policy"
 HEADER = ("who", "estimated from the log", "measured at the plant")
 MEASURED = "Only afterwards, for “The truth”, was everybody tried out at the plant that the log is from."
 
-
-def truth_rows(judgement: Judgement, truth: Truth) -> list[tuple[str, str, str]]:
-    """Who, what the judge estimated, what the plant measured; from the best down."""
-    (policy,), behaviour = judgement.policies, judgement.behaviour
-    rows = [
-        (f"the policy ({policy.verdict})", with_interval(policy), truth.policy),
-        ("the log, all operators", with_interval(behaviour), truth.log),
-        *((name, "–", value) for name, value in truth.operators.items()),
-    ]
-    return [(who, told, plain_number(value)) for who, told, value in sorted(rows, key=lambda row: -row[2])]
+Row = tuple[str, str, float]
 
 
-def truth_sentence(judgement: Judgement, truth: Truth) -> str:
+def truth_rows(found: AutoResult, truth: Truth, *, everybody: bool = False) -> list[tuple[str, str, str]]:
+    """Who, what the judge estimated, what the plant measured; from the best down.
+
+    Of the candidates the recommended one, or `everybody`.
+    """
+    rows = sorted(_measured(found, truth, everybody), key=lambda row: -row[2])
+    return [(who, told, plain_number(value)) for who, told, value in rows]
+
+
+def _measured(found: AutoResult, truth: Truth, everybody: bool) -> Iterator[Row]:
+    judgement = found.judgement
+    for policy in judgement.policies:
+        chosen = policy.name == found.choice.name
+        if chosen or everybody:
+            label = f"{policy.name}, recommended" if chosen else f"{policy.name} ({policy.verdict})"
+            yield label, with_interval(policy), truth.policies[policy.name]
+    yield "the log, all operators", with_interval(judgement.behaviour), truth.log
+    estimated = {each.name: with_interval(each) for each in judgement.operators}
+    for name, value in truth.operators.items():
+        yield name, estimated.get(name, "–"), value
+
+
+def truth_sentence(found: AutoResult, truth: Truth) -> str:
     """Whether the judge was right, in one sentence."""
-    (policy,), best = judgement.policies, best_operator(truth)
-    inside = "inside" if policy.low <= truth.policy <= policy.high else "outside"
-    ahead = {"the log": truth.log, f"the best operator, {best}": truth.operators[best]}
-    told = (f"{_more(truth.policy - value)} than {name}" for name, value in ahead.items())
-    return f"The truth: {plain_number(truth.policy)}, {inside} the judge's interval; {', '.join(told)}."
+    if found.choice.name is None:
+        best = max(truth.policies, key=truth.policies.__getitem__)
+        return f"The truth: the best candidate, {best}, earns {_beside(truth, truth.policies[best])}."
+    (policy,) = (each for each in found.judgement.policies if each.name == found.choice.name)
+    value = truth.policies[policy.name]
+    inside = "inside" if policy.low <= value <= policy.high else "outside"
+    return f"The truth: {plain_number(value)}, {inside} the judge's interval; {_beside(truth, value)}."
 
 
-def write_demo_page(judgement: Judgement, truth: Truth, out: str | Path) -> Path:
+def write_demo_page(found: AutoResult, truth: Truth, out: str | Path) -> Path:
     """Write the page; it needs nothing beside itself."""
-    page = judge_page(judgement, TITLE)
+    page = auto_page(found)
     note = "Sums of discounted scores from the start of a run."
-    table = Table("Was the judge right?", HEADER, tuple(truth_rows(judgement, truth)), note)
+    table = Table("Was the judge right?", HEADER, tuple(truth_rows(found, truth, everybody=True)), note)
+    charts = tuple(true_dial(curve, truth) for curve in found.judgement.dials)
     page = replace(
         page,
-        verdict=(*page.verdict, truth_sentence(judgement, truth)),
+        title=TITLE,
+        verdict=(*page.verdict, truth_sentence(found, truth)),
         facts=(*page.facts, MEASURED),
-        sections=(Section("The truth", (true_curve(truth), table)), *page.sections),
+        sections=(Section("The truth", (*charts, table)), *page.sections),
     )
     write_text_atomic(Path(out), render_html(page))
     return Path(out)
 
 
-def true_curve(truth: Truth) -> Chart:
+def true_dial(curve: DialCurve, truth: Truth) -> Chart:
+    """The judge's value against dial, and the plant's."""
     best = best_operator(truth)
     levels = {"mean of the log": truth.log, f"{best}, the best operator": truth.operators[best]}
+    measured = [(each.dial, truth.policies[each.name]) for each in curve.positions]
+    lines = (dial_line(curve, "estimated from the log"), Series("measured at the plant", 0, measured))
     return Chart(
-        "What the policy was worth while it learned",
-        "updates",
+        f"The dial of {curve.name}",
+        "dial",
         "value",
-        (Series("the policy, measured at the plant", 0, truth.while_learning),),
-        "Measured afterwards, from saved checkpoints: training and judging saw the log alone.",
+        lines,
+        "0 would be as the operators did, 1 as good as the model of the plant believes. Training and judging "
+        "saw the log alone; the plant was asked afterwards.",
         tuple(Level(f"{name}, {plain_number(value)}", value) for name, value in levels.items()),
     )
 
 
 def best_operator(truth: Truth) -> str:
     return max(truth.operators, key=truth.operators.__getitem__)
+
+
+def _beside(truth: Truth, value: float) -> str:
+    best = best_operator(truth)
+    ahead: Iterable[tuple[str, float]] = (
+        ("the log", truth.log),
+        (f"the best operator, {best}", truth.operators[best]),
+    )
+    return ", ".join(f"{_more(value - other)} than {name}" for name, other in ahead)
 
 
 def _more(difference: float) -> str:

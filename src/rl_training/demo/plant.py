@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -126,9 +126,7 @@ class Truth:
     """What everybody really earns: mean sum of discounted scores from the beginning of a run."""
 
     operators: Mapping[str, float]
-    policy: float
-    while_learning: tuple[tuple[int, float], ...]
-    """(updates, what the policy was worth then)"""
+    policies: Mapping[str, float]
 
     @property
     def log(self) -> float:
@@ -136,15 +134,17 @@ class Truth:
         return float(np.mean(list(self.operators.values())))
 
 
-def ask_the_plant(policies: Sequence[tuple[int, Acts]], *, gamma: float, seed: int) -> Truth:
-    """Try out the operators and the policies saved after so many updates, all on the same new runs."""
+def ask_the_plant(policies: Mapping[str, Acts], *, gamma: float, seed: int) -> Truth:
+    """Try out the operators and the policies, all on the same new runs."""
     hands = {
         operator.name: partial(operator.set_by_hand, draws=np.random.default_rng([seed, 2]))
         for operator in OPERATORS
     }
-    operators = {name: true_value(acts, gamma=gamma, seed=seed) for name, acts in hands.items()}
-    curve = tuple((updates, true_value(acts, gamma=gamma, seed=seed)) for updates, acts in policies)
-    return Truth(operators, curve[-1][1], curve)
+    operators, earned = (
+        {name: true_value(acts, gamma=gamma, seed=seed) for name, acts in several.items()}
+        for several in (hands, policies)
+    )
+    return Truth(operators, earned)
 
 
 def true_value(acts: Acts, *, gamma: float, seed: int, runs: int = 500) -> float:

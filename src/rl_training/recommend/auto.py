@@ -90,6 +90,8 @@ class AutoResult:
     notes: tuple[str, ...] = ()
     """what the log itself says: whether the past matters, and what is suspicious about it"""
     second: Judgement | None = field(default=None, repr=False)
+    policies: Mapping[str, Policy] = field(default_factory=dict, repr=False)
+    """the candidates as they were judged, by name"""
 
     @property
     def recommended(self) -> bool:
@@ -378,6 +380,7 @@ class Search:
             time.monotonic() - began,
             self.notes,
             second,
+            policies,
         )
         write_auto_page(result)
         write_json_atomic(self.folder / ANSWER, result.to_dict())

@@ -82,18 +82,19 @@ def judge_page(judgement: Judgement, title: str) -> Page:
 def dial_section(judgement: Judgement, curve: DialCurve) -> Section:
     """Value against dial, with what the log covers at each position."""
     points = curve.positions
-    line = Series(
-        curve.name,
-        1,
-        [(each.dial, each.value) for each in points],
-        [(each.dial, each.low, each.high) for each in points],
-    )
     levels = (Level("the logged behaviour", judgement.behaviour.value),)
     note = "The band is the interval of each position, judged as a policy of its own on the same resamples."
     rows = tuple((f"{each.dial:g}", each.verdict, with_interval(each), each.share_outside) for each in points)
     header = ("dial", "verdict", "value", "share outside the log")
-    chart = Chart("Value against dial", "dial", "value", (line,), note, levels)
+    chart = Chart("Value against dial", "dial", "value", (dial_line(curve, curve.name),), note, levels)
     return Section(f"The dial of {curve.name}", (chart, Table(sentence_of_dial(curve), header, rows)))
+
+
+def dial_line(curve: DialCurve, label: str) -> Series:
+    """The judge's values with their band."""
+    points = curve.positions
+    band = [(each.dial, each.low, each.high) for each in points]
+    return Series(label, 1, [(each.dial, each.value) for each in points], band)
 
 
 def subtitle(judgement: Judgement) -> str:
