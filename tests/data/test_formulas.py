@@ -54,6 +54,14 @@ def test_observations_are_formulas_with_names_that_travel(csv: str) -> None:
         assert data.info.signals.program.columns == ("x", "T set")
 
 
+def test_every_kind_of_column_can_be_named() -> None:
+    who = {**FRAME, "who": ["Ada", "Ada", "Ben", "Ben", "Ada", "Ben"]}
+    for data in (read(who, operator="who"), TransitionDataset.from_dataframe(
+        who, observations="x", actions="valve", episode="run", operator="who"
+    )):  # fmt: skip
+        assert data.store.whole("operators").tolist() == [0, 0, 1, 0]
+
+
 def test_next_observations_that_were_recorded_are_followed_by_the_signals() -> None:
     frame = {**FRAME, "after": [2.0, 4.0, 7.0, 9.0, 5.0, 6.0]}
     data = read(frame, observations="x, lag(valve), diff(x)", next_observations="after")

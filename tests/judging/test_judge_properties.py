@@ -14,6 +14,7 @@ import torch
 from judging_problems import LQR_GAMMA, Proportional, feedback_log, feedback_value, lqr_value
 from rl_training.data import TransitionDataset
 from rl_training.judging import Judgement, judge
+from rl_training.judging.verdict import joined
 
 SETTINGS: dict[str, Any] = {
     "gamma": LQR_GAMMA,
@@ -68,6 +69,15 @@ def shown(judgement: Judgement) -> np.ndarray:
         rows += [(each.value, each.low, each.high)]
         rows += [(e.value, e.low, e.high) for e in each.estimates.values()]  # type: ignore[misc]
     return np.array(rows, dtype=np.float64)
+
+
+def test_judged_apart_and_joined_is_judged_together(log: TransitionDataset, brief: Judgement) -> None:
+    apart = [judge({name: policy}, log, **BRIEF) for name, policy in POLICIES.items()]
+    found = joined(apart)
+    np.testing.assert_allclose(shown(found), shown(brief), rtol=2e-3, atol=2e-3)
+    assert outcomes(found) == outcomes(brief) and found.advice == brief.advice
+    gaps = [each.compare("calm", "wrong") for each in (found, brief)]
+    assert gaps[0].value == pytest.approx(gaps[1].value, rel=2e-3, abs=2e-3)
 
 
 def outcomes(judgement: Judgement) -> list[Any]:

@@ -15,7 +15,7 @@ import torch
 
 import rl_training
 from rl_training.cli import main
-from rl_training.core.errors import ConfigError, DataError
+from rl_training.core.errors import ConfigError, DataError, RunFailed
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.data import DataInfo, TransitionDataset
 from rl_training.data.splits import split_episodes
@@ -34,6 +34,7 @@ from rl_training.recommend import portfolio as portfolio_module
 from rl_training.recommend.choice import Choice, choose, confirmed
 from rl_training.recommend.next_steps import what_to_log
 from rl_training.recommend.portfolio import Recipe, affordable
+from rl_training.sweeps.ray import RayAnswers
 
 # ---- the choice
 
@@ -301,3 +302,35 @@ def test_the_judge_sees_the_episodes_that_no_training_sees_and_then_other_resamp
     for log in (first, second):
         assert int(log.episode_ends("a test").sum()) == 20 and len(trained) + len(log) == len(whole)
         assert not {*log.obs[:, 0].tolist()} & {*trained.obs[:, 0].tolist()}
+
+
+def test_a_cluster_judges_a_few_candidates_at_a_time_on_the_same_resamples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[list[str], int, str]] = []
+
+    def judge(policies: Any, log: TransitionDataset, checkpoints: str, **settings: Any) -> Judgement:
+        asked.append((list(policies), settings["seed"], Path(checkpoints).name))
+        return judgement(*(judged(name, 1.0) for name in policies))
+
+    def call(function: Any, calls: Any, *, address: str, retries: int, watch: Any) -> RayAnswers[Judgement]:
+        assert address == "auto" and retries > 0
+        watch(range(len(calls)))
+        return RayAnswers({index: function(*each) for index, each in enumerate(calls)}, {}, None)
+
+    monkeypatch.setattr(search.saved, "judge", judge)
+    monkeypatch.setattr(search, "call_on_ray", call)
+    spaces, silent = Spaces(2, (0.0,), (100.0,)), (lambda *_: None)
+    found = (tmp_path, search.AutoConfig(), plant_log(), spaces, {}, (), silent, silent)
+    looked = search.Search(*found, ray="auto")
+    policies: Any = {name: Steep() for name in "abcde"}
+    together = looked.judge(policies, looked.whole, 3, "fits")
+    assert [each.name for each in together.policies] == list("abcde")
+    assert asked == [(["a", "b", "c", "d"], 3, "0"), (["e"], 3, "1")]
+    lost = RayAnswers[Judgement]({0: together}, {1: "the node is gone"}, None)
+    monkeypatch.setattr(search, "call_on_ray", lambda *_, **__: lost)
+    with pytest.raises(RunFailed, match=r"^e could not be judged: the node is gone$"):
+        looked.judge(policies, looked.whole, 3, "fits")
+    monkeypatch.setattr(search, "call_on_ray", lambda *_, **__: RayAnswers({}, {}, 15))
+    with pytest.raises(RunFailed, match="stopped by signal 15; what was done is kept"):
+        looked.judge(policies, looked.whole, 3, "fits")

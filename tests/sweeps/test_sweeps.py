@@ -33,7 +33,7 @@ from rl_training.sweeps.plan import (
     stacking_pays,
     store_groups,
 )
-from rl_training.sweeps.ray import run_on_ray
+from rl_training.sweeps.ray import call_on_ray, run_on_ray
 from rl_training.sweeps.status import run_status
 from rl_training.sweeps.sweep import SweepTable, run_sweep
 from rl_training.sweeps.workers import perform, run_local
@@ -367,6 +367,7 @@ def test_ray_gets_the_same_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         init=lambda **options: calls.setdefault("init", options),
         remote=remote,
         wait=lambda references, **_: (references, []),
+        get=lambda reference: None,
         shutdown=lambda: calls.setdefault("ended", True),
     )
     monkeypatch.setitem(sys.modules, "ray", fake)
@@ -378,6 +379,30 @@ def test_ray_gets_the_same_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert calls["init"]["address"] == "local" and calls["ended"]
     for ours, theirs in zip(learners(on_ray), learners(local), strict=True):
         assert_same_tree(ours, theirs)
+
+
+def test_calls_on_ray_answer_by_their_place_and_failures_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(number: int, text: str) -> float:
+        if number % 2:
+            raise ValueError(f"{text}\n{number} is odd")
+        return number / 2
+
+    def get(reference: tuple[int, str]) -> float:
+        return half(*reference)
+
+    fake = SimpleNamespace(
+        init=lambda **_: None,
+        remote=lambda **_: lambda function: SimpleNamespace(remote=lambda *arguments: arguments),
+        wait=lambda references, **_: (references[-1:], references[:-1]),  # the last one ends first
+        get=get,
+        shutdown=lambda: None,
+    )
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    left: list[list[int]] = []
+    calls = [(4, "a"), (3, "b"), (8, "c")]
+    found = call_on_ray(half, calls, address=None, retries=0, watch=lambda each: left.append(list(each)))
+    assert found.answers == {0: 2.0, 2: 4.0} and found.failed == {1: "3 is odd"} and found.stopped is None
+    assert left == [[0, 1, 2], [0, 1], [0], []]
 
 
 def test_an_unreachable_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,13 @@ class ColumnsConfig(ConfigModel):
         return {name: tuple(given) if isinstance(given, list) else given for name, given in words.items()}
 
 
+def columns_among(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """Of keywords in one list: those that name columns, unless empty, and the other dataset fields."""
+    known = ColumnsConfig.model_fields
+    columns = {name: value for name, value in given.items() if name in known and value}
+    return columns, {name: value for name, value in given.items() if name not in known}
+
+
 def split_levels(values: Mapping[str, object]) -> dict[str, object]:
     """`actions` and `levels` of what a user wrote: `pump{0,1}` and {name: pump, levels: [0, 1]} hold both."""
     given = values.get("actions", ())

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rl_training.config.data import TableFields
+from rl_training.config.data import TableFields, columns_among
 from rl_training.core.errors import DataError
 from rl_training.core.transforms import RewardTransform, Transform, clip_bounds
 from rl_training.core.types import PENALTIES, STANDARD_FIELDS, Facts
@@ -112,16 +112,11 @@ class TransitionDataset:
         Names may be patterns (`obs_*`). Further keywords are dataset fields of a config (`missing_values`,
         `max_gap` …). Without `reward`, only behaviour cloning can train on it.
         """
-        columns: dict[str, object] = {
-            "observations": observations,
-            "actions": actions,
-            "next_observations": next_observations,
-            "units": dict(units or {}),
-        }
-        columns |= {"reward": reward, "episode": episode, "time": time, "terminated": terminated}
-        columns |= {"truncated": truncated, "behavior_logprobs": behavior_logprobs}
-        columns |= {"operator": operator}
-        settings = TableFields.build({**fields, "columns": columns})
+        named: dict[str, object] = {"observations": observations, "actions": actions, "reward": reward}
+        named |= {"next_observations": next_observations, "episode": episode, "time": time}
+        named |= {"terminated": terminated, "truncated": truncated, "behavior_logprobs": behavior_logprobs}
+        columns, others = columns_among({**named, "operator": operator, "units": units, **fields})
+        settings = TableFields.build({**others, "columns": columns})
         return cls.from_log(frame_log(frame, settings, source))
 
     @classmethod

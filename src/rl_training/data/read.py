@@ -8,7 +8,14 @@ from typing import Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from rl_training.config.data import ASKED_FIELDS, AUTO, DatasetSource, TableFields, source_kinds
+from rl_training.config.data import (
+    ASKED_FIELDS,
+    AUTO,
+    DatasetSource,
+    TableFields,
+    columns_among,
+    source_kinds,
+)
 from rl_training.core.errors import ConfigError, WrongTypeError
 from rl_training.core.types import Facts
 from rl_training.data.convert import read_location, source_location
@@ -52,13 +59,11 @@ def read_log(
     is what need none. Further keywords are dataset fields of a config (`missing_values="hold"`, `max_gap`,
     …). Without `reward`, only behaviour cloning can train on it.
     """
-    columns: dict[str, object] = {"observations": observations, "actions": actions, "reward": reward}
-    columns |= {"next_observations": next_observations, "episode": episode, "time": time}
-    columns |= {"terminated": terminated, "truncated": truncated, "behavior_logprobs": behavior_logprobs}
-    columns |= {"operator": operator}
-    columns["units"] = dict(units or {})
-    given = {name: value for name, value in columns.items() if value}
-    return as_dataset(source, given, fields, name="source")
+    named: dict[str, object] = {"observations": observations, "actions": actions, "reward": reward}
+    named |= {"next_observations": next_observations, "episode": episode, "time": time}
+    named |= {"terminated": terminated, "truncated": truncated, "behavior_logprobs": behavior_logprobs}
+    columns, others = columns_among({**named, "operator": operator, "units": units, **fields})
+    return as_dataset(source, columns, others, name="source")
 
 
 def as_dataset(

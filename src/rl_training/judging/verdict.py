@@ -5,7 +5,7 @@ JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -239,6 +239,13 @@ class Judgement:
             told["per_step"] = self.per_step(policy.value)
         plain["behaviour"]["per_step"] = self.per_step(self.behaviour.value)
         return plain
+
+
+def joined(parts: Sequence[Judgement]) -> Judgement:
+    """Judgements of several policies by the same log, settings and seed as one: what all share is equal."""
+    first, policies = parts[0], tuple(each for part in parts for each in part.policies)
+    advice, seconds = advice_for(policies, first.behaviour), max(part.seconds for part in parts)
+    return replace(first, policies=policies, advice=advice, seconds=seconds)
 
 
 def _beyond_members(policy: PolicyJudgement, confidence: float) -> float:

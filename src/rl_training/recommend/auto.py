@@ -19,7 +19,7 @@ import numpy as np
 
 from rl_training.config import ConfigModel, setting
 from rl_training.core.checkpoints import checkpoint_path
-from rl_training.core.errors import ConfigError, DataError, RunFailed
+from rl_training.core.errors import ConfigError, DataError, RunFailed, UserError
 from rl_training.core.files import parse_json, write_json_atomic
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Facts, State
@@ -36,7 +36,7 @@ from rl_training.data.splits import FEWEST_EPISODES, episode_values, split_episo
 from rl_training.judging.dial import DIAL, dial_curve
 from rl_training.judging.fit import OnProgress
 from rl_training.judging.operators import FEWEST_STINTS
-from rl_training.judging.verdict import DialCurve, Judgement
+from rl_training.judging.verdict import DialCurve, Judgement, joined
 from rl_training.policies.policy import Policy
 from rl_training.recommend.choice import Choice, choose, confirmed
 from rl_training.recommend.next_steps import what_to_log
@@ -54,12 +54,16 @@ from rl_training.runs import saved
 from rl_training.runs.export import export_policy, make_guard
 from rl_training.runs.saved import SavedRun
 from rl_training.sweeps.plan import SweepRun, Task
-from rl_training.sweeps.ray import run_on_ray
+from rl_training.sweeps.ray import call_on_ray, run_on_ray
 from rl_training.sweeps.workers import run_local, worker_count
 
 BOUNDS = ("action_low", "action_high")
 LOG = "log.hdf5"
 PLAN, ANSWER = "plan.json", "auto.json"
+RETRIES = 1
+STOPPED = "stopped by signal {}; what was done is kept: the same command goes on"
+JUDGED_TOGETHER = 4
+"""Candidates that one processor of a cluster judges; all of them see the same resamples."""
 FEWEST = 2 * FEWEST_EPISODES
 """Episodes: as many to learn from, as to choose by."""
 
@@ -149,8 +153,8 @@ def auto(
 
     `data` is a path, a data frame with `columns`, arrays by name or a dataset; `fields` are further dataset
     fields of a config, such as `action_low`. `settings` are those of `AutoConfig`: `minutes`, `gamma`,
-    `seed`, `held_out`. `ray` is the address of a cluster that the trainings are spread over. Stopped
-    anywhere, the same call goes on.
+    `seed`, `held_out`. `ray` is the address of a cluster that trainings and judgements are spread over.
+    Stopped anywhere, the same call goes on.
     """
     began = time.monotonic()
     config = AutoConfig.build(settings)
@@ -159,10 +163,10 @@ def auto(
     folder = Path(out)
     whole, place, notes = settle_data(data, columns, fields or {}, folder, say)
     spaces = bounds_of(whole, fields or {}, say)
-    search = Search(folder, config, whole, spaces, place, notes, say, on_progress)
+    search = Search(folder, config, whole, spaces, place, notes, say, on_progress, ray)
     updates = search.plan()
     tasks = search.tasks(updates)
-    search.train(tasks, workers, ray)
+    search.train(tasks, workers)
     return search.finish(tasks, began)
 
 
@@ -259,6 +263,7 @@ class Search:
     notes: tuple[str, ...]
     say: Say
     on_progress: OnProgress
+    ray: str | None = None
 
     @property
     def held_out(self) -> float:
@@ -321,7 +326,7 @@ class Search:
 
     # ---- trainings
 
-    def train(self, tasks: Sequence[Task], workers: int | None, ray: str | None) -> None:
+    def train(self, tasks: Sequence[Task], workers: int | None) -> None:
         """Bring every training to its end; one that fails is told of, the others count."""
         left = [task for task in tasks if not task.done]
         total = len(tasks)
@@ -334,14 +339,14 @@ class Search:
                 told.add(name)
                 self.say(f"Training {name}.")
 
-        if ray is not None:
-            stopped = run_on_ray(left, address=ray, retries=1, watch=watch)
+        if self.ray is not None:
+            stopped = run_on_ray(left, address=self.ray, retries=RETRIES, watch=watch)
         else:
             logs = self.folder / "logs"
             count = worker_count(workers)
-            stopped = run_local(left, workers=count, retries=1, log_dir=logs, watch=watch)
+            stopped = run_local(left, workers=count, retries=RETRIES, log_dir=logs, watch=watch)
         if stopped is not None:
-            raise RunFailed(f"stopped by signal {stopped}; what was done is kept: the same command goes on")
+            raise RunFailed(STOPPED.format(stopped))
         if not any(task.done for task in tasks):
             problems = {run.name: run.status.problem for task in tasks for run in task.runs}
             listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
@@ -389,14 +394,28 @@ class Search:
     def judge(
         self, policies: Mapping[str, Policy], log: TransitionDataset, seed: int, fits: str
     ) -> Judgement:
-        return saved.judge(
-            dict(policies),
-            log,
-            on_progress=self.on_progress,
-            checkpoints=self.folder / fits,
-            gamma=self.config.gamma,
-            seed=seed,
-        )
+        settings: State = {"gamma": self.config.gamma, "seed": seed}
+        kept = self.folder / fits
+        if self.ray is None:
+            return saved.judge(
+                dict(policies), log, on_progress=self.on_progress, checkpoints=kept, **settings
+            )
+        names = list(policies)
+        parts = [names[start : start + JUDGED_TOGETHER] for start in range(0, len(names), JUDGED_TOGETHER)]
+        calls = [
+            ({name: policies[name] for name in part}, log, str(kept / str(index)), settings)
+            for index, part in enumerate(parts)
+        ]
+
+        def watch(left: Sequence[int]) -> None:
+            self.on_progress("judgements", len(parts) - len(left), len(parts))
+
+        found = call_on_ray(judge_part, calls, address=self.ray, retries=RETRIES, watch=watch)
+        if found.stopped is not None:
+            raise RunFailed(STOPPED.format(found.stopped))
+        for index, problem in found.failed.items():
+            raise RunFailed(f"{', '.join(parts[index])} could not be judged: {problem}")
+        return joined([found.answers[index] for index in range(len(parts))])
 
     def export(self, name: str, runs: Sequence[SweepRun], policy: Policy) -> Path:
         """The chosen policy as a file, with a guard of all logged rows; ONNX where its library is there."""
@@ -413,6 +432,16 @@ class Search:
         if file is not None:
             told.append(f"serve {shlex.quote(str(file))}")
         return tuple(f"rl-training {each}" for each in told)
+
+
+def judge_part(
+    policies: Mapping[str, Policy], log: TransitionDataset, checkpoints: str, settings: State
+) -> Judgement:
+    """Body of a call on a cluster: some of the candidates, on the same resamples as all others."""
+    try:
+        return saved.judge(dict(policies), log, checkpoints=checkpoints, **settings)
+    except UserError as problem:
+        raise RuntimeError(str(problem)) from None  # plain text survives the way back
 
 
 def candidates(runs: Sequence[SweepRun]) -> Iterator[tuple[str, Policy]]:
