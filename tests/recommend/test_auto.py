@@ -113,6 +113,15 @@ def test_minutes_are_shared_by_the_measured_cost_of_an_update() -> None:
     assert affordable([1e-4], 10.0) == [20_000]
 
 
+def test_few_minutes_try_less(tmp_path: Path) -> None:
+    spaces = Spaces(2, (0.0,), (100.0,))
+    names = [[each.name for each in portfolio_module.portfolio(spaces, minutes)] for minutes in (2.9, 3.0)]
+    assert names[0] == ["bc", "lion", "td3_bc-bold", "iql"] and len(names[1]) == 6
+    for minutes, early in ((2.9, 1000), (3.0, 500)):
+        common = portfolio_module.Common({"dataset_path": "log.csv"}, spaces, 0.9, 0, 0.2, minutes)
+        assert common.config(Recipe("bc", "bc", {}), tmp_path, 1000).checkpoint_interval == early
+
+
 # ---- what to log next
 
 

@@ -281,11 +281,12 @@ class Search:
     def common(self) -> Common:
         bounds = {"action_low": list(self.spaces.action_low), "action_high": list(self.spaces.action_high)}
         given = {**self.place, **({} if self.whole.info.spaces is not None else bounds)}
-        return Common(given, self.spaces, self.config.gamma, self.config.seed, self.held_out)
+        config = self.config
+        return Common(given, self.spaces, config.gamma, config.seed, self.held_out, config.minutes)
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
-        return portfolio(self.spaces)
+        return portfolio(self.spaces, self.config.minutes)
 
     # ---- the plan
 

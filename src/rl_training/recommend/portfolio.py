@@ -26,8 +26,9 @@ MANY_NUMBERS = 24
 """Observed and acted numbers from which the wider networks are taken."""
 LEAST_UPDATES, MOST_UPDATES = 1_000, 20_000
 WARM_UP, TIMED = 3, 20
+FEW_MINUTES = 3.0
 SNAPSHOTS = 2
-"""Policies of a training that are candidates: half way, and at its end."""
+"""Policies of a training that are candidates: half way, and at its end; the last one where minutes are few."""
 TRAINING_SHARE = 0.6
 """Of the minutes; the rest is for the judge."""
 DIALS = (0.25, 0.5, 0.75, 1.0)
@@ -43,27 +44,32 @@ class Recipe:
     settings: Facts
     updates: int | None = None
     """a number of updates that the algorithm needs whatever the minutes are"""
+    spare: bool = False
+    """left out where minutes are few"""
 
 
 CONTINUOUS = (
     Recipe("bc", "bc", {}),
     Recipe("lion", "lion", {}, updates=5_000),  # its three stages, as long as its defaults are
-    Recipe("td3_bc", "td3_bc", {"alpha": 2.5}),
+    Recipe("td3_bc", "td3_bc", {"alpha": 2.5}, spare=True),
     Recipe("td3_bc-bold", "td3_bc", {"alpha": 40.0}),
     Recipe("iql", "iql", {"beta": 3.0}),
-    Recipe("iql-bold", "iql", {"beta": 10.0, "expectile": 0.9}),
+    Recipe("iql-bold", "iql", {"beta": 10.0, "expectile": 0.9}, spare=True),
 )
 WITH_CHOICES = (
     Recipe("bc", "bc", {}),
     Recipe("iql", "iql", {"beta": 3.0}),
-    Recipe("iql-bold", "iql", {"beta": 10.0, "expectile": 0.9}),
+    Recipe("iql-bold", "iql", {"beta": 10.0, "expectile": 0.9}, spare=True),
     Recipe("awac", "awac", {}),
 )
 
 
-def portfolio(spaces: Spaces) -> tuple[Recipe, ...]:
-    """What is tried where actions are like this."""
-    return WITH_CHOICES if any(spaces.choices) else CONTINUOUS
+def portfolio(spaces: Spaces, minutes: float) -> tuple[Recipe, ...]:
+    """What is tried where actions are like this, and in so much time: to judge many takes as long as to train
+    them.
+    """
+    recipes = WITH_CHOICES if any(spaces.choices) else CONTINUOUS
+    return tuple(each for each in recipes if minutes >= FEW_MINUTES or not each.spare)
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,7 @@ class Common:
     gamma: float
     seed: int
     held_out: float
+    minutes: float
 
     def config(self, recipe: Recipe, folder: Path, updates: int) -> TrainConfig:
         """The config of one training, in a folder of its own."""
@@ -90,6 +97,7 @@ class Common:
             "keep_checkpoints": SNAPSHOTS,
             **recipe.settings,
         }
+        snapshots = SNAPSHOTS if self.minutes >= FEW_MINUTES else 1
         known = get_recipe(recipe.algo).settings.model_fields
         if "gamma" in known:
             settings["gamma"] = self.gamma
@@ -97,7 +105,7 @@ class Common:
             "algo": recipe.algo,
             "seed": self.seed,
             "total_timesteps": updates,
-            "checkpoint_interval": max(1, updates // SNAPSHOTS),
+            "checkpoint_interval": max(1, updates // snapshots),
             "log_interval": max(1, updates // 20),
             "output_dir": str(folder / recipe.name),
         }
