@@ -18,6 +18,7 @@ from rl_training.core.errors import ConfigError, DataError
 from rl_training.data import TransitionDataset, read_log
 from rl_training.data.disk import CACHE_VARIABLE, cached_log
 from rl_training.data.reading import DataWarning
+from rl_training.data.remote import check_target, copy_folder
 from rl_training.data.tables.cells import times
 from rl_training.data.tables.times import local_times
 
@@ -341,3 +342,22 @@ def test_episodes_that_are_known_are_cut_from_their_own_beginning(tmp_path: Path
 def test_a_length_that_is_none_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match=r"episode_length must be a time .* got"):
         parse_episode_length(wrong)
+
+
+def test_a_folder_is_copied_to_another_file_system(tmp_path: Path) -> None:
+    folder, target = tmp_path / "found", tmp_path / "bucket" / "results"
+    (folder / "runs" / "bc").mkdir(parents=True)
+    (folder / "auto.html").write_text("page")
+    (folder / "runs" / "bc" / "weights").write_bytes(b"\x00\x01")
+    (folder / "outside").symlink_to(tmp_path)
+    for _ in range(2):  # again, over what is there
+        copy_folder(folder, f"file://{target}")
+    copies = sorted(str(each.relative_to(target)) for each in target.rglob("*") if each.is_file())
+    assert copies == ["auto.html", "runs/bc/weights"]
+    assert (target / "runs/bc/weights").read_bytes() == b"\x00\x01"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"^file://.*/file/x: cannot be written \("):
+        copy_folder(folder, f"file://{tmp_path}/file/x")
+    for address, said in (("results", "copy_to must be an address"), ("s3://a:b@bucket/x", "a password")):
+        with pytest.raises(DataError, match=said):
+            check_target(address)

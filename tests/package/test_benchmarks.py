@@ -86,6 +86,7 @@ STARTS = {
         f"{NO_PEERS} --algo bc --hidden 64 --threads 1 --kind update --rounds 1 --seconds 0.01",
         "written: out/report.md",
     ),
+    "faults/kill_auto.py": Start("--help", "--kills"),
     "faults/kill_commands.py": Start("train_offline --kills 1", "1 comparisons; differs: nothing"),
     "faults/kill_finetune.py": Start("--kills 1 --algo td3_bc", "from the undisturbed run: none"),
     "faults/kill_resume.py": Start("--kills 1 --seed 1", "from the undisturbed run: none"),

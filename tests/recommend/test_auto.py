@@ -221,7 +221,8 @@ def test_from_a_log_to_a_policy_and_again_without_training_again(
     trained = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/*/checkpoints/*")}
     assert len(trained) == 4 and not (out / "auto.html").exists()
     monkeypatch.setattr(search.Search, "finish", finish)
-    assert main(call) == 0
+    assert main([*call, "--copy-to", f"file://{tmp_path}/bucket"]) == 0
+    assert (tmp_path / "bucket" / "policy.onnx").read_bytes() == (out / "policy.onnx").read_bytes()
     assert {path: path.stat().st_mtime_ns for path in trained} == trained
     told = capsys.readouterr()
     assert "Going on with the search" in told.err and "Recommended: td3_bc" in told.out, told.out
@@ -249,6 +250,8 @@ def test_what_a_log_cannot_carry_is_refused_before_anything_is_fitted(tmp_path: 
         search.auto(few, columns=columns, out=tmp_path / "a", minuts=3)
     with pytest.raises(ConfigError, match="workers 2 has no effect with ray"):
         search.auto(few, columns=columns, out=tmp_path / "a", workers=2, ray="auto")
+    with pytest.raises(DataError, match="copy_to must be an address such as s3://"):
+        search.auto(few, columns=columns, out=tmp_path / "a", copy_to="results")
     assert not (tmp_path / "a").exists()
 
 

@@ -46,7 +46,16 @@ def auto(
         int | None, typer.Option(min=1, help="Trainings at once; default: as many as there are cores.")
     ] = None,
     ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Spread the trainings over this Ray cluster.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Spread trainings and judgements over this Ray cluster."),
+    ] = None,
+    copy_to: Annotated[
+        str | None,
+        typer.Option(
+            "--copy-to",
+            metavar="ADDRESS",
+            help="Copy everything there at the end (s3://bucket/found, gs://…).",
+        ),
     ] = None,
     seed: SeedOption = None,
     quiet: QuietOption = False,
@@ -72,6 +81,7 @@ def auto(
             out=out,
             workers=workers,
             ray=ray,
+            copy_to=copy_to,
             say=say,
             on_progress=stages.tell,
             **given(minutes=minutes, gamma=gamma, held_out=held_out, seed=seed),

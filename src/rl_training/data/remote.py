@@ -1,4 +1,5 @@
-"""Files that lie elsewhere (`s3://bucket/logs/*.csv`, `gs://…`): copied into the cache, then read as any.
+"""Files that lie elsewhere (`s3://bucket/logs/*.csv`, `gs://…`): copied into the cache, then read as any; and
+results that are copied there.
 
 Arrow knows the file systems; keys are taken from where its drivers look for them (environment, profiles),
 never from the address. A copy is used again as long as sizes and times of the files are what they were.
@@ -17,7 +18,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rl_training.core.addresses import FILE_SYSTEMS, scheme_of
+from rl_training.core.addresses import FILE_SYSTEMS, refuse_password, scheme_of
 from rl_training.core.errors import DataError
 from rl_training.core.files import cache_directory
 from rl_training.data.tables.files import PATTERN_SIGNS, import_pyarrow
@@ -31,6 +32,35 @@ def is_remote(text: str) -> bool:
 def local_path(text: str) -> Path:
     """A path as it is; of files that lie elsewhere, that of their copy."""
     return _fetched(text) if is_remote(text) else Path(text)
+
+
+def check_target(address: str) -> None:
+    """Refuse what is no place to copy a folder to, before anything is made for it."""
+    if not is_remote(address):
+        raise DataError(
+            f"copy_to must be an address such as s3://bucket/found, of {', '.join(FILE_SYSTEMS)}; "
+            f"got {address!r}"
+        )
+    refuse_password(address, "copy_to")
+    import_pyarrow()
+    from pyarrow import fs
+
+    with _problems(address, "cannot be written"):
+        fs.FileSystem.from_uri(address)
+
+
+def copy_folder(folder: Path, address: str) -> None:
+    """Copy all files of a folder to where an address points to; files of these names are replaced."""
+    import_pyarrow()
+    from pyarrow import fs
+
+    with _problems(address, "cannot be written"):
+        system, root = fs.FileSystem.from_uri(address)
+        for file in sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink()):
+            target = PurePosixPath(root, *file.relative_to(folder).parts)
+            system.create_dir(str(target.parent), recursive=True)
+            with file.open("rb") as source, system.open_output_stream(str(target)) as copy:
+                shutil.copyfileobj(source, copy, 1 << 22)
 
 
 @cache
@@ -95,11 +125,11 @@ def _copy(system: Any, root: str, files: list[Any], folder: Path) -> None:
 
 
 @contextmanager
-def _problems(address: str) -> Iterator[None]:
+def _problems(address: str, told: str = "cannot be read") -> Iterator[None]:
     try:
         yield
     except DataError:
         raise
     except (OSError, import_pyarrow().ArrowException, ValueError, TypeError) as problem:
         text = " ".join(str(problem).split())[:300] or type(problem).__name__
-        raise DataError(f"{address}: cannot be read ({text})") from None
+        raise DataError(f"{address}: {told} ({text})") from None

@@ -31,6 +31,7 @@ from rl_training.data.log_checks import hidden_mistakes
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import fingerprint
 from rl_training.data.read import GivenData, as_dataset
+from rl_training.data.remote import check_target, copy_folder
 from rl_training.data.rows import as_array
 from rl_training.data.splits import FEWEST_EPISODES, episode_values, split_episodes
 from rl_training.judging.dial import DIAL, dial_curve
@@ -145,6 +146,7 @@ def auto(
     out: str | os.PathLike[str] = "auto",
     workers: int | None = None,
     ray: str | None = None,
+    copy_to: str | None = None,
     say: Say = lambda sentence: None,
     on_progress: OnProgress = lambda name, done, updates: None,
     **settings: object,
@@ -154,12 +156,15 @@ def auto(
     `data` is a path, a data frame with `columns`, arrays by name or a dataset; `fields` are further dataset
     fields of a config, such as `action_low`. `settings` are those of `AutoConfig`: `minutes`, `gamma`,
     `seed`, `held_out`. `ray` is the address of a cluster that trainings and judgements are spread over.
-    Stopped anywhere, the same call goes on.
+    `copy_to` is an address such as s3://bucket/found, where everything is copied at the end. Stopped
+    anywhere, the same call goes on.
     """
     began = time.monotonic()
     config = AutoConfig.build(settings)
     if workers is not None and ray is not None:
         raise ConfigError(f"workers {workers} has no effect with ray, which places trainings: leave it out")
+    if copy_to is not None:
+        check_target(copy_to)
     folder = Path(out)
     whole, place, notes = settle_data(data, columns, fields or {}, folder, say)
     spaces = bounds_of(whole, fields or {}, say)
@@ -167,7 +172,11 @@ def auto(
     updates = search.plan()
     tasks = search.tasks(updates)
     search.train(tasks, workers)
-    return search.finish(tasks, began)
+    found = search.finish(tasks, began)
+    if copy_to is not None:
+        say(f"Copying {folder} to {copy_to}.")
+        copy_folder(folder, copy_to)
+    return found
 
 
 def settle_data(

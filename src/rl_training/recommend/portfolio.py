@@ -28,7 +28,7 @@ LEAST_UPDATES, MOST_UPDATES = 1_000, 20_000
 WARM_UP, TIMED = 3, 20
 FEW_MINUTES = 3.0
 SNAPSHOTS = 2
-"""Policies of a training that are candidates: half way, and at its end; the last one where minutes are few."""
+"""Policies of a training that are candidates: half way, and at its end; with few minutes only the last."""
 TRAINING_SHARE = 0.6
 """Of the minutes; the rest is for the judge."""
 DIALS = (0.25, 0.5, 0.75, 1.0)
