@@ -11,7 +11,7 @@ from torch import Tensor
 import learner_checks as checks
 from learner_checks import close, numbers
 from rl_training.algorithms import LION, lion_loss
-from rl_training.algorithms.lion import LIONRunConfig, clipped, dialled_gain, disagreement
+from rl_training.algorithms.lion import Imagined, LIONRunConfig, clipped, dialled_gain, disagreement
 from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.models import MLPLIONModel
@@ -308,7 +308,7 @@ def test_penalties_are_predicted_as_far_as_the_log_has_them() -> None:
         close(dynamics.possible_penalty(numbers(-3.0, 2.0, 9.0)), ((0.0, 2.0, 5.0),))
         dynamics.penalty_net.output.weight.zero_()
         dynamics.penalty_net.output.bias.fill_(1e3)
-        step = learner.imagine(obs.unsqueeze(-3), torch.ones(2, 1), None, None)
+        step = learner.imagine(obs.unsqueeze(-3), obs[None, :, :0], torch.ones(2, 1), None, None)
     (taken,) = step.penalty
     close(taken.double(), [5.0 / float(dynamics.change_spread[0, 0, -1])] * 2)
 
@@ -340,7 +340,7 @@ def unrolled(learner: LION, state: Tensor, steps: int) -> Tensor:
     total, weight = torch.zeros(len(state)), 1.0
     state, dial = state.unsqueeze(-3), torch.ones(len(state), 1)
     for _ in range(steps):
-        step = learner.imagine(state, dial, None, None)
+        step = learner.imagine(state, state[..., :0], dial, None, None)
         total, weight, state = total + weight * step.reward, weight * GAMMA, step.state
     return total
 
@@ -373,6 +373,11 @@ def test_members_are_followed_in_turn_or_the_worst_one() -> None:
     assert (in_turn.sum(0) == 1).all() and (worst.sum(0) == 1).all()
 
 
+def one_step(learner: LION) -> Imagined:
+    state = batch()["obs"][:8].unsqueeze(-3)
+    return learner.imagine(state, state[..., :0], torch.ones(8, 1), None, None)
+
+
 def test_an_end_takes_away_what_comes_after_it() -> None:
     """Where the model says that every step ends it, nothing is left; rewards then count with their level."""
     learner = in_stage("policy", model_noise=False)
@@ -381,7 +386,7 @@ def test_an_end_takes_away_what_comes_after_it() -> None:
             for parameter in network.parameters():
                 parameter.zero_()
             network.output.bias.fill_(bias)
-        step = learner.imagine(batch()["obs"][:8].unsqueeze(-3), torch.ones(8, 1), None, None)
+        step = one_step(learner)
     assert float(step.survival.max()) < 1e-6
     dynamics = learner.kept_dynamics
     level = float((dynamics.change_center / dynamics.change_spread)[0, 0, -1])
@@ -392,7 +397,7 @@ def test_imagined_states_stay_near_the_log() -> None:
     learner = in_stage("policy", model_noise=False)
     with torch.no_grad():
         learner.kept_dynamics.net.output.bias.fill_(1e3)
-        step = learner.imagine(batch()["obs"][:8].unsqueeze(-3), torch.ones(8, 1), None, None)
+        step = one_step(learner)
     seen = torch.cat([batch()["obs"], batch()["next_obs"]])
     highest = seen.amax(0)
     margin = 0.1 * (highest - torch.minimum(batch()["obs"].amin(0), batch()["next_obs"].amin(0)))

@@ -148,8 +148,9 @@ def test_members_are_drawn_evenly() -> None:
 def test_an_imagined_step_follows_the_member_that_was_drawn() -> None:
     learner = known()
     state = numbers((2.0,), (2.0,), (2.0,))
-    found = learner.imagined_step(
+    found, _ = learner.imagined_step(
         state,
+        state[..., :0],
         member=numbers(-0.5, 0.5, 0.5),
         action=numbers((0.0,), (0.0,), (1.0,)),
         change=numbers((0.0, 0.0), (0.0, 0.0), (1.0, -1.0)),
@@ -163,7 +164,8 @@ def test_an_imagined_step_follows_the_member_that_was_drawn() -> None:
 
 def test_an_end_is_told_by_its_probability() -> None:
     zero = numbers((0.0,))
-    found = known(ends=True).imagined_step(zero, member=numbers(0.0), action=zero, change=numbers((0.0, 0.0)))
+    drawn = {"member": numbers(0.0), "action": zero, "change": numbers((0.0, 0.0))}
+    found, _ = known(ends=True).imagined_step(zero, zero[..., :0], **drawn)
     close(found["dones"], (0.5,))
 
 
@@ -176,7 +178,7 @@ def test_a_trajectory_goes_on_where_it_got_to_and_begins_again_where_it_ends(end
     batch, noise = checks.random_batch(0), policy_noise(learner)
     count = learner.imagined_rows(checks.BATCH)
     assert (count, learner.starts(count)) == (8, 3)
-    rows, mean, log_std = learner.imagine(batch["obs"], noise, count)
+    rows, mean, log_std = learner.imagine(batch, noise, count)
     assert mean.shape == log_std.shape == (3, 8, checks.OBS + 1)
     assert torch.equal(rows["obs"][:3], batch["obs"][-3:])
     assert torch.equal(rows["obs"][3:6], batch["obs"][-3:] if ends else rows["next_obs"][:3])
@@ -189,7 +191,7 @@ def test_imagined_rows_take_the_places_of_the_last_ones_and_pay_the_penalty() ->
     batch = checks.random_batch(0, discounts=torch.full((checks.BATCH,), 0.5))
     noise, count = policy_noise(learner), 8
     mixed, metrics = learner.mixed(batch, noise, count)
-    rows, mean, log_std = learner.imagine(batch["obs"], noise, count)
+    rows, mean, log_std = learner.imagine(batch, noise, count)
     penalty = learner.penalty(rows, mean, log_std, noise)
     assert bool((penalty > 0).all())
     for name in ("obs", "actions", "rewards", "next_obs", "dones", "discounts"):
@@ -209,15 +211,15 @@ def test_what_is_imagined_comes_from_the_kept_weights_and_stays_near_the_log() -
     learner = build()
     learner.look_at_data(checks.random_batch(3))
     batch, noise = checks.random_batch(0), policy_noise(learner)
-    before, _, _ = learner.imagine(batch["obs"], noise, 15)
+    before, _, _ = learner.imagine(batch, noise, 15)
     with torch.no_grad():
         for parameter in learner.dynamics.parameters():
             parameter.add_(1.0)
-    after, _, _ = learner.imagine(batch["obs"], noise, 15)
+    after, _, _ = learner.imagine(batch, noise, 15)
     assert torch.equal(before["next_obs"], after["next_obs"])
     with torch.no_grad():
         learner.kept_dynamics.net.output.bias.fill_(1e6)
-    far, _, _ = learner.imagine(batch["obs"], noise, 15)
+    far, _, _ = learner.imagine(batch, noise, 15)
     logged = torch.cat([checks.random_batch(3)[name] for name in ("obs", "next_obs")])
     high = logged.amax(0) + 0.1 * (logged.amax(0) - logged.amin(0))
     torch.testing.assert_close(far["next_obs"], high.expand(15, -1))

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rl_training.algorithms.imagined import ImaginedSignals
 from rl_training.algorithms.learner import Batch, Learner, MetricTensors, Noise, NoiseShapes, Step
 from rl_training.config import setting
 from rl_training.config.data import OfflineFields
+from rl_training.core.errors import ConfigError
 from rl_training.core.streams import derive_seed, torch_generator
 from rl_training.core.types import Facts
 from rl_training.models.actors import gaussian_log_prob
 from rl_training.models.dynamics import DynamicsEnsemble, DynamicsModel
 from rl_training.models.models import PolicyModel
+from rl_training.policies.signals import SignalMemory
 
 WEIGHT_DECAY = 1e-5
 
@@ -126,13 +130,50 @@ class ModelLearner(Learner):
         """
         for dynamics in (self.dynamics, self.kept_dynamics):
             dynamics.set_scales(rows, margin=margin, scaled=scaled)
+            if self.signals is not None:
+                dynamics.set_predicted(self.signals.places.tolist())
         self.scalars["resamples"].copy_(self._resamples(int(rows["episodes"].max()) + 1))
         self._has_ends = None
 
     def build_step(self, stage: str, shapes: NoiseShapes) -> Step:
-        """Whether there are ends is asked before a graph is made, which cannot ask its tensors."""
+        """What a graph cannot ask its tensors is found before: whether there are ends, numbers in signals."""
         bool(self.has_ends)
+        if (signals := self.signals) is not None:
+            nothing = torch.zeros(1, self.dynamics.obs_dim, device=self.device)
+            memory = torch.zeros(1, signals.program.program.layout.size, device=self.device)
+            signals.following(nothing, torch.zeros(1, self.model.action_dim, device=self.device), memory)
         return super().build_step(stage, shapes)
+
+    @cached_property
+    def signals(self) -> ImaginedSignals | None:
+        """How what the policy is asked with follows from imagined columns; none where it is the columns, or
+        where some of them are seen through formulas alone, so that a network must predict the signals.
+        """
+        memory = self.policy.memory if self.follows_signals else None
+        if not (isinstance(memory, SignalMemory) and memory.program.plain_places):
+            return None
+        return ImaginedSignals(self.policy, memory.signals)
+
+    def memory_of(self, batch: Batch) -> Tensor:
+        """What the signals of logged rows remember once these are over, `[*S, B, state_size]`."""
+        if self.signals is None:
+            return batch["obs"][..., :0]
+        if "signal_states" not in batch:
+            raise ConfigError(
+                f"{type(self).__name__} needs the batch field signal_states, as its policy is asked with "
+                "signals of time"
+            )
+        return batch["signal_states"]
+
+    def followed(self, predicted: Tensor, actions: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """What is seen after `actions`, where the model has `predicted` it, and the memory afterwards."""
+        if self.signals is None:
+            return predicted, memory
+        return self.signals.following(predicted, actions, memory)
+
+    def as_run(self, actions: Tensor, seen: Tensor) -> Tensor:
+        """Actions within what rate limits leave."""
+        return actions if self.signals is None else self.signals.as_run(actions, seen)
 
     def _resamples(self, episodes: int) -> Tensor:
         """Always the same size, so that a saved learner needs no data to be opened."""

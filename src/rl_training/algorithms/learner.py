@@ -163,6 +163,8 @@ class Learner(ABC):
     """What actions may be made of."""
     pays_penalties: ClassVar[bool] = False
     """Whether what `penalty` takes off rewards comes apart from them, as the batch field `penalties`."""
+    follows_signals: ClassVar[bool] = False
+    """Whether it imagines columns, and signals of them: its batches then hold `signal_states`."""
     looks_at_data: ClassVar[bool] = False
     """Whether it takes units or ranges from all rows (`look_at_data`)."""
     delayed_metrics: ClassVar[tuple[str, ...]] = ()
@@ -380,7 +382,7 @@ class Learner(ABC):
             raise ConfigError(f"{type(self).__name__} needs the batch field(s) {sorted(missing)}")
         rows = batch["obs"].shape[:-1]
         for name, value in batch.items():
-            vector = name in ("obs", "next_obs", "actions", "next_actions")
+            vector = name in ("obs", "next_obs", "actions", "next_actions", "signal_states")
             if name in needs - {"returns_to_go", "discounts"}:  # a field of a plug-in may be either
                 vector = vector or value.ndim > len(rows)
             if (value.shape[:-1] if vector else value.shape) != rows:

@@ -99,6 +99,8 @@ class Imagined(NamedTuple):
     """`[*S, B]`, as a multiple of what is typical on the log"""
     survival: Tensor
     """`[*S, B]`: probability that it goes on"""
+    memory: Tensor
+    """`[*S, 1, B, state_size]`: of signals of time, what they remember after the state"""
     penalty: tuple[Tensor, ...]
     """`[*S, B]`: what costs take off the reward, in units of its spread; empty where none does"""
 
@@ -110,6 +112,7 @@ class LION(ModelLearner):
     config: LIONConfig
     model: MLPLIONModel
     pays_penalties = True
+    follows_signals = True
     delayed_metrics = (
         *("model_loss", "model_unseen_loss", "behavior_loss", "actor_loss"),
         *("imagined_reward", "pull_mean", "disagreement_mean"),
@@ -204,7 +207,7 @@ class LION(ModelLearner):
         """Gradients of imagined trajectories, clipped to norm 1."""
         config, obs, rows = self.config, batch["obs"], self.config.rollouts
         starts = torch.arange(rows, device=self.device) % obs.shape[-2]
-        state = obs[..., starts, :].unsqueeze(-3)
+        state, memory = (each[..., starts, :].unsqueeze(-3) for each in (obs, self.memory_of(batch)))
         dial = self.dials(noise["dial"][..., :rows, :])
         alive, gamma = torch.ones_like(dial.squeeze(-1)), 1.0
         names = ["imagined_reward", "pull_mean", "disagreement_mean"]
@@ -212,7 +215,7 @@ class LION(ModelLearner):
         total, sums = torch.zeros_like(alive), torch.zeros(len(names), *alive.shape, device=self.device)
         for index in range(config.horizon):
             drawn = [noise[name][..., index, :, :] if name in noise else None for name in ("model", "action")]
-            step = self.imagine(state, dial, *drawn)
+            step = self.imagine(state, memory, dial, *drawn)
             gain = dialled_gain(
                 step.reward - sum(step.penalty),
                 step.distance,
@@ -223,7 +226,8 @@ class LION(ModelLearner):
             total = total + gamma * alive * gain
             kept = [step.reward, step.distance, step.disagreement, *step.penalty]
             sums = sums + gamma * torch.stack(kept).detach()
-            state, alive, gamma = step.state, alive * step.survival, gamma * config.gamma
+            state, memory = step.state, step.memory
+            alive, gamma = alive * step.survival, gamma * config.gamma
         weight = (1.0 - config.gamma) / (1.0 - gamma) if config.gamma < 1.0 else 1.0 / config.horizon
         loss = -weight * total.mean(-1)
         gradients = clipped(self.gradients("actor", loss), LARGEST_GRADIENT, loss.dim())
@@ -252,10 +256,15 @@ class LION(ModelLearner):
     # ---- one imagined step
 
     def imagine(
-        self, state: Tensor, dial: Tensor, model_noise: Tensor | None, action_noise: Tensor | None
+        self,
+        state: Tensor,
+        memory: Tensor,
+        dial: Tensor,
+        model_noise: Tensor | None,
+        action_noise: Tensor | None,
     ) -> Imagined:
         """From states `[*S, 1, B, O]`; the axis of one is the members', who share them."""
-        seen, dynamics = self.seen(state), self.kept_dynamics
+        seen, dynamics = state.squeeze(-3), self.kept_dynamics
         with torch.no_grad():
             usual = self.behavior.mode(seen)
         actions = self.actor.mode(torch.cat([seen, dial], dim=-1))
@@ -263,33 +272,27 @@ class LION(ModelLearner):
         distance = ((actions - usual) / spread).square().mean(-1)
         if action_noise is not None:
             actions = (actions + self.config.action_noise * action_noise).clamp(-1.0, 1.0)
-        mean, log_std = dynamics(state, actions.unsqueeze(-3))
+        actions = self.as_run(actions, seen).unsqueeze(-3)
+        mean, log_std = dynamics(state, actions)
         apart = disagreement(mean) / self.scalars["typical_disagreement"].clamp_min(1e-8)
         chosen = self.chosen(mean)
         change = (chosen * mean).sum(-3, keepdim=True)
         if model_noise is not None:
             change = change + (chosen * log_std.exp()).sum(-3, keepdim=True) * model_noise.unsqueeze(-3)
         following, _ = dynamics.following(state, change)
-        following = dynamics.within_range(following)
+        following, memory = self.followed(dynamics.within_range(following), actions, memory)
         reward = change[..., -1].squeeze(-2)
         penalty: tuple[Tensor, ...] = ()
         if dynamics.penalised:
-            taken = dynamics.possible_penalty(dynamics.penalty(state, actions.unsqueeze(-3), following))
+            taken = dynamics.possible_penalty(dynamics.penalty(state, actions, following))
             unit = dynamics.change_spread[..., -1].squeeze(-2)
             penalty = ((chosen.squeeze(-1) * taken).sum(-2) / unit,)
         if not self.has_ends:  # a level of rewards that are earned for ever changes nothing
-            return Imagined(following, reward, distance, apart, torch.ones_like(reward), penalty)
+            return Imagined(following, reward, distance, apart, torch.ones_like(reward), memory, penalty)
         level = (dynamics.change_center / dynamics.change_spread)[..., -1].squeeze(-2)
-        odds = dynamics.end_odds(state, actions.unsqueeze(-3), following)
+        odds = dynamics.end_odds(state, actions, following)
         ended = (chosen.squeeze(-1) * odds.sigmoid()).sum(-2)
-        return Imagined(following, reward + level, distance, apart, 1.0 - ended, penalty)
-
-    def seen(self, state: Tensor) -> Tensor:
-        """What the policy is asked with in imagined states, `[*S, B, features]`.
-
-        Columns of the log are imagined; what a policy computes from them through time is computed here.
-        """
-        return state.squeeze(-3)
+        return Imagined(following, reward + level, distance, apart, 1.0 - ended, memory, penalty)
 
     def chosen(self, mean: Tensor) -> Tensor:
         """Whose prediction each trajectory follows, 1 for that member: `[*S, members, B, 1]`."""

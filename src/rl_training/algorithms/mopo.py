@@ -61,6 +61,7 @@ class MOPO(ModelLearner, SAC):
     config: MOPOConfig
     model: MLPModelBasedSACModel
     takes_actions = ("numbers",)
+    follows_signals = True
     delayed_metrics: ClassVar[tuple[str, ...]] = (
         *("model_loss", "model_unseen_loss", "critic_loss", "target_q_mean", "actor_loss", "entropy_term"),
         *("alpha", "imagined_reward", "penalty_mean"),
@@ -130,29 +131,38 @@ class MOPO(ModelLearner, SAC):
     @torch.no_grad()
     def mixed(self, batch: Batch, noise: Noise, count: int) -> tuple[dict[str, Tensor], MetricTensors]:
         """The batch with its last `count` rows replaced by imagined ones, whose rewards are penalised."""
-        rows, mean, log_std = self.imagine(batch["obs"], noise, count)
+        rows, mean, log_std = self.imagine(batch, noise, count)
         reward, coefficient = rows["rewards"], self.config.penalty_coef
         penalty = self.penalty(rows, mean, log_std, noise) if coefficient else torch.zeros_like(reward)
         rows["rewards"] = reward - coefficient * penalty
         if "discounts" in batch:
             rows["discounts"] = torch.full_like(reward, self.config.gamma)
         axis, kept = reward.dim() - 1, batch["obs"].shape[-2] - count
-        mixed = {name: torch.cat([batch[name].narrow(axis, 0, kept), rows[name]], axis) for name in rows}
+        mixed = {
+            name: torch.cat([batch[name].narrow(axis, 0, kept), values], axis)
+            for name, values in rows.items()
+            if name in batch
+        }
         return mixed, {"imagined_reward": reward.mean(-1), "penalty_mean": penalty.mean(-1)}
 
-    def imagine(self, obs: Tensor, noise: Noise, count: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    def imagine(self, batch: Batch, noise: Noise, count: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """`count` rows of trajectories of the policy inside the model, from the last states of the batch.
 
         Beside them the members' means and log stds there, `[*S, members, count, O + 1]`. A trajectory
         follows another member in each step, drawn by lot; where it ends it begins again at its logged state.
         """
-        first = state = obs[..., obs.shape[-2] - self.starts(count) :, :]
+        obs, memory = batch["obs"], self.memory_of(batch)
+        start = obs.shape[-2] - self.starts(count)
+        first = state = obs[..., start:, :]
+        remembered = memory = memory[..., start:, :]
         steps, seeds = [], obs.dim() - 2
         for index in range(self.config.horizon):
             drawn = {name: noise[f"rollout_{name}"].select(seeds, index) for name in ROLLOUT_NOISE}
-            steps.append(self.imagined_step(state, **drawn))
-            again = (steps[-1]["dones"] > ENDED).unsqueeze(-1)
-            state = torch.where(again, first, steps[-1]["next_obs"])
+            step, after = self.imagined_step(state, memory, **drawn)
+            steps.append(step | {"signal_states": memory})
+            again = (step["dones"] > ENDED).unsqueeze(-1)
+            state = torch.where(again, first, step["next_obs"])
+            memory = torch.where(again, remembered, after)
         axes = {name: -1 if name in ("rewards", "dones") else -2 for name in steps[0]}
         rows = {
             name: torch.cat([step[name] for step in steps], axis).narrow(axis, 0, count)
@@ -161,17 +171,21 @@ class MOPO(ModelLearner, SAC):
         return rows, rows.pop("mean"), rows.pop("log_std")
 
     def imagined_step(
-        self, state: Tensor, member: Tensor, action: Tensor, change: Tensor
-    ) -> dict[str, Tensor]:
-        """One step from states `[*S, B, O]`, with its random numbers; an end is told by its probability."""
+        self, state: Tensor, memory: Tensor, member: Tensor, action: Tensor, change: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """One step from states `[*S, B, O]`, with its random numbers; an end is told by its probability.
+
+        Beside it what signals of time remember afterwards.
+        """
         dynamics = self.kept_dynamics
         actions, _ = self.actor(state, action)
+        actions = self.as_run(actions, state)
         before, played = state.unsqueeze(-3), actions.unsqueeze(-3)
         mean, log_std = dynamics(before, played)
         chosen = chosen_members(member, dynamics.members)
         each = (mean + log_std.exp() * change.unsqueeze(-3)) * chosen.unsqueeze(-1)
         following, reward = dynamics.following(before, each.sum(-3, keepdim=True))
-        following = dynamics.within_range(following)
+        following, after = self.followed(dynamics.within_range(following), played, memory.unsqueeze(-3))
         ended = torch.zeros_like(reward)
         if self.has_ends:
             odds = dynamics.end_odds(before, played, following)
@@ -184,7 +198,7 @@ class MOPO(ModelLearner, SAC):
             "dones": ended.squeeze(-2),
             "mean": mean,
             "log_std": log_std,
-        }
+        }, after.squeeze(-3)
 
     # ---- penalties
 
@@ -192,7 +206,8 @@ class MOPO(ModelLearner, SAC):
         """How little the model is to be trusted in each row, in units of the rewards: `[*S, B]`."""
         if self.config.uncertainty == "bellman":
             return bellman_penalty(self.member_targets(rows, mean, log_std, noise))
-        return self.kept_dynamics.change_spread[..., 0, -1] * aleatoric_penalty(log_std)
+        spread = self.kept_dynamics.change_spread[..., 0, -1]
+        return spread * aleatoric_penalty(log_std + self.kept_dynamics.predicted.log())
 
     def member_targets(self, rows: Batch, mean: Tensor, log_std: Tensor, noise: Noise) -> Tensor:
         """Bellman targets as each member sees them, `[*S, members, B]`: means over successors of its own."""
@@ -207,7 +222,8 @@ class MOPO(ModelLearner, SAC):
         scatter = repeated(log_std[..., :-1]).exp() * noise["penalty_state"]
         change = torch.cat([change[..., :-1] + scatter, change[..., -1:]], -1)
         following, reward = dynamics.following(before, change)
-        following = dynamics.within_range(following)
+        memory = repeated(self.memory_of(rows).unsqueeze(-3))
+        following, _ = self.followed(dynamics.within_range(following), played, memory)
         flat = following.flatten(-3, -2)
         actions, _ = self.actor(flat, noise["penalty_action"].flatten(-3, -2))
         value = losses.reduce_critics(self.target_critic(flat, actions), "min").reshape(reward.shape)

@@ -97,6 +97,10 @@ class Layout:
         registers = [(node, back) for node, most in kept for back in range(1, most + 1)]
         return {register: place for place, register in enumerate(registers)}
 
+    @cached_property
+    def recurrence_places(self) -> Mapping[Node, int]:
+        return {node: place for place, node in enumerate(self.recurrences, len(self.places))}
+
     @property
     def size(self) -> int:
         return len(self.places) + len(self.recurrences)
@@ -128,7 +132,7 @@ class OneStep(Evaluator[V]):
         layout = self.program.layout
         if isinstance(node, Lag):
             return self.register(node.of, node.rows)
-        before = self.use.take(self.state, [len(layout.places) + layout.recurrences.index(node)])
+        before = self.use.take(self.state, [layout.recurrence_places[node]])
         if isinstance(node, Steps):
             return before  # the state of an episode that begins is 0
         assert isinstance(node, Mean | Sum)

@@ -37,6 +37,10 @@ class Transform(ABC):
     def apply(self, values: Tensor) -> Tensor:
         """The values in the learner's units."""
 
+    def undo(self, values: Tensor) -> Tensor:
+        """What they were before."""
+        raise TypeError(f"{type(self).__name__} cannot be undone")
+
     def apply_to_array(self, values: npt.ArrayLike) -> FloatArray:
         """The same arithmetic for an array, in single precision."""
         given = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
@@ -121,6 +125,9 @@ class ObservationNormalizer(Transform):
     def apply(self, values: Tensor) -> Tensor:
         """Observations `[..., obs_dim]`."""
         return (values - self.mean) / (self.std + self.epsilon)
+
+    def undo(self, values: Tensor) -> Tensor:
+        return values * (self.std + self.epsilon) + self.mean
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> ObservationNormalizer:
         return replace(self, mean=self.mean.to(device, dtype), std=self.std.to(device, dtype))

@@ -154,6 +154,8 @@ _BUILTIN = {
             derive=lambda dataset, how: dataset.with_discounts(how.gamma, by_time=how.by_time),
         ),
         Field("episodes", names=(), derive=lambda dataset, how: dataset.with_episodes()),
+        # of signals of time, where imagined trajectories begin
+        Field("signal_states", "vector", names=(), derive=lambda dataset, how: dataset.with_signal_states()),
         # what formulas of rewards, costs and flags are computed from
         Field(FORMULA_COLUMNS, "vector", names=(), in_batches="never", double=True),
         # what must not happen too often, a number per cost (`DataInfo.cost_names`)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rl_training.config.data import TableFields, columns_among
 from rl_training.core.errors import DataError
+from rl_training.core.over_log import rows_since_start
 from rl_training.core.transforms import RewardTransform, Transform, clip_bounds
 from rl_training.core.types import PENALTIES, STANDARD_FIELDS, Facts
 from rl_training.data.costs import log_with_costs, penalised
@@ -372,6 +373,18 @@ class TransitionDataset:
         """Add the number of the episode of each row, counted from 0."""
         ends = torch.from_numpy(self.episode_ends("episodes")).to(self.device).float()
         return self.with_columns({"episodes": ends.double().cumsum(0).float() - ends})
+
+    def with_signal_states(self) -> TransitionDataset:
+        """Add what its signals remember once each row is over: what the step that follows begins with."""
+        signals = self.info.signals
+        if signals is None or not signals.program.plain_places:
+            raise DataError(f"{self.info.source}: signal_states need signals among which all columns are")
+        columns = as_array(self.obs)[:, signals.program.plain_places]
+        since_start = rows_since_start(self.episode_ends("signal_states"))
+        states = signals.program.states_over_log(
+            columns, as_array(self.actions), since_start, signals.first_action
+        )
+        return self.with_columns({"signal_states": as_tensor(states).float().to(self.device)})
 
     def with_next_actions(self) -> TransitionDataset:
         """Add the logged action of the row that holds the next observation; without one, a row's own.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,8 @@ class DynamicsEnsemble(nn.Module):
     Members are the axis before the rows: `[*S, members, B, …]`; states and actions that are the same for all
     of them have a one there. Ends are mostly a matter of where a step leads (a robot that has fallen), and
     so are costs (it is too hot), so s' is asked as well. Inputs are taken, and changes given, in units of the
-    spread that they have in the log (`set_scales`).
+    spread that they have in the log (`set_scales`). Of observations that are signals, the columns are
+    predicted; the others follow from them by their program (`set_predicted`).
     """
 
     input_center: Tensor
@@ -45,6 +46,8 @@ class DynamicsEnsemble(nn.Module):
     """`[members, 1, O + 1]`: std of errors on unseen episodes, in units of the spread of changes"""
     penalties: Tensor
     """what costs take off the reward: mean, spread, least and most in the log"""
+    predicted: Tensor
+    """1 for numbers that are predicted, 0 for signals, whose change counts as 0 in every unit"""
     has_ends: Tensor
     """1 where the log has terminations: without any, the odds of an end are neither learned nor asked"""
 
@@ -74,6 +77,7 @@ class DynamicsEnsemble(nn.Module):
             ("input_spread", 1.0, inputs),
             ("change_center", 0.0, obs_dim + 1),
             ("change_spread", 1.0, obs_dim + 1),
+            ("predicted", 1.0, obs_dim + 1),
             ("lowest", -1e9, obs_dim),
             ("highest", 1e9, obs_dim),
         ):
@@ -88,8 +92,9 @@ class DynamicsEnsemble(nn.Module):
         """
         outputs = self.net(self._scaled(torch.cat([obs, actions], dim=-1)))
         if self.probabilistic:
-            return gaussian_outputs(outputs)
-        return outputs, self.residual.log().expand(outputs.shape)
+            mean, log_std = gaussian_outputs(outputs)
+            return mean * self.predicted, log_std
+        return outputs * self.predicted, self.residual.log().expand(outputs.shape)
 
     def following(self, obs: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
         """Successor `[…, O]` and reward `[…]` from a change in units of its spread."""
@@ -99,7 +104,7 @@ class DynamicsEnsemble(nn.Module):
     def change_of(self, obs: Tensor, next_obs: Tensor, rewards: Tensor) -> Tensor:
         """The logged change in units of its spread: what `forward` is to say."""
         plain = torch.cat([next_obs - obs, rewards.unsqueeze(-1)], dim=-1)
-        return (plain - self.change_center) / self.change_spread
+        return (plain - self.change_center) / self.change_spread * self.predicted
 
     def end_odds(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
         """Log odds that the step ended the episode, `[*S, members, B]`."""
@@ -129,6 +134,12 @@ class DynamicsEnsemble(nn.Module):
     def within_range(self, obs: Tensor) -> Tensor:
         """States kept inside the log's range and the margin around it that `set_scales` was told."""
         return torch.minimum(torch.maximum(obs, self.lowest), self.highest)
+
+    @torch.no_grad()
+    def set_predicted(self, columns: Sequence[int]) -> None:
+        """Which observations are predicted; the reward always is."""
+        self.predicted.zero_()
+        self.predicted[..., [*columns, self.obs_dim]] = 1.0
 
     @torch.no_grad()
     def set_scales(self, columns: Mapping[str, Tensor], *, margin: float = 0.0, scaled: bool = False) -> None:

@@ -157,14 +157,17 @@ class Policy(nn.Module, ActingPolicy):
         """[-1, 1] -> the environment's units, clipped so that rounding never leaves the bounds, and to what
         may follow the last action where there is a rate limit.
         """
-        if self.spaces.choices:
-            actions = self.spaces.decode_tensor(unit)
-        else:
-            actions = torch.addcmul(self.action_middle, unit, self.action_half).float()
-            actions = actions.clamp(self.action_low, self.action_high)
+        actions = self.decoded(unit)
         if self._limit is None:
             return actions
         return self._limit.limited(actions, obs, self.action_low, self.action_high)
+
+    def decoded(self, unit: Tensor) -> Tensor:
+        """The same without a rate limit."""
+        if self.spaces.choices:
+            return self.spaces.decode_tensor(unit)
+        actions = torch.addcmul(self.action_middle, unit, self.action_half).float()
+        return actions.clamp(self.action_low, self.action_high)
 
     # ---- in arrays
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 
@@ -25,7 +26,7 @@ def _is_true(x: Tensor) -> Tensor:
 
 def _clamped(x: Tensor, low: float, high: float) -> Tensor:
     """Without the bounds that are infinite: files hold none."""
-    bounds = [None if np.isinf(bound) else bound for bound in (low, high)]
+    bounds = [None if math.isinf(bound) else bound for bound in (low, high)]
     return x if bounds == [None, None] else x.clamp(*bounds)
 
 

@@ -74,13 +74,16 @@ def build_offline_dataset(
         limits = [source.dataset_size for _, source in sources]
         by_time = discounted_by_time(settings)
     info, recipe = parts[0].info, get_recipe(config.algo)
+    needs = recipe.needs(settings) if needs is None else needs
+    if recipe.learner.follows_signals and info.signals is not None and info.signals.program.plain_places:
+        needs |= {"signal_states"}
     logged = _logged(parts, settings, by_time) if keep_logged else None
     prepared = process_offline_dataset(
         parts,
         settings,
         infer_env_spaces(config, dataset=parts[0], env=env) if fitted is None else fitted.spaces,
         gamma=getattr(settings, "gamma", DEFAULT_GAMMA),
-        needs=recipe.needs(settings) if needs is None else needs,
+        needs=needs,
         limits=limits,
         by_time=by_time,
         reference=reference_returns(
