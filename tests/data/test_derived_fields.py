@@ -85,6 +85,7 @@ def test_an_unknown_need_fails_at_the_start() -> None:
         "next_actions",
         "discounts",
         "episodes",
+        "signal_states",
     }
 
 
