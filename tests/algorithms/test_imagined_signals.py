@@ -232,11 +232,12 @@ def test_stacked_and_compiled_learners_imagine_the_same(algo: str) -> None:
 @pytest.mark.parametrize(("algo", "has"), [("lion", True), ("mobile", True), ("iql", False)])
 def test_batches_hold_the_states_where_they_are_imagined_from(algo: str, has: bool) -> None:
     settings = {"action_low": [-3.0], "action_high": [3.0], "validation_share": 0.34}
-    prepared = build_offline_dataset(TrainConfig(algo=algo, algo_kwargs=settings), dataset=log_of())
+    config = TrainConfig(algo=algo, total_timesteps=9000, algo_kwargs=settings)
+    prepared = build_offline_dataset(config, dataset=log_of())
     assert prepared.validation is not None
     for data in (prepared.dataset, prepared.validation):
         assert ("signal_states" in data.fields) is has
-    plain = build_offline_dataset(TrainConfig(algo=algo, algo_kwargs=settings), dataset=log_of(("x", "y")))
+    plain = build_offline_dataset(config, dataset=log_of(("x", "y")))
     assert "signal_states" not in plain.dataset.fields
 
 
