@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import os
@@ -24,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 
+from asgi import request
 from rl_training import BC
 from rl_training.cli import main
 from rl_training.config.data import DatasetSource
@@ -83,29 +83,8 @@ def ask(
     """One request to the application itself."""
     content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     app = Starlette(routes=Endpoints(asked, doors or Doorkeeper("127.0.0.1", None)).routes())
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": content, "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    named = {"host": "127.0.0.1:8000", **{key.replace("_", "-"): value for key, value in headers.items()}}
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "GET" if body is None else "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "headers": [(key.encode(), value.encode()) for key, value in named.items()],
-    }
-    asyncio.run(app(scope, receive, send))
-    text = b"".join(message.get("body", b"") for message in sent)
-    is_json = dict(sent[0]["headers"])[b"content-type"] == b"application/json"
-    return sent[0]["status"], json.loads(text) if is_json else text.decode()
+    answer = request(app, "GET" if body is None else "POST", path, content, **headers)
+    return answer.status, answer.value
 
 
 def test_names_come_in_and_names_go_out() -> None:

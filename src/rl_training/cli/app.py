@@ -24,6 +24,7 @@ from rl_training.cli.options import examples
 from rl_training.cli.predict import evaluate, export, predict
 from rl_training.cli.serve import drift, serve
 from rl_training.cli.studies import compare, report, sweep, tune
+from rl_training.cli.studio import studio
 from rl_training.cli.train import finetune, resume, train
 from rl_training.core.errors import UserError, asked_for, is_out_of_memory, printable
 from rl_training.core.version import VERSION, library_versions
@@ -125,6 +126,7 @@ COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     ),
     compare: ("compare 'runs/sac-*' 'runs/tqc-*'",),
     serve: ("serve policy.onnx", "serve policy.onnx --mode advise --port 9000 --watch"),
+    studio: ("studio", "studio plant --port 8700"),
     drift: ("drift decisions.db --policy policy.onnx --out drift.html",),
 }
 """Each with examples of how it is called."""

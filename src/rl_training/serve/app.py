@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ from starlette.routing import Route
 from rl_training.core.decision_columns import RECOMMENDED
 from rl_training.core.drift import training_columns
 from rl_training.core.errors import UserError, shown
-from rl_training.core.files import parse_json
 from rl_training.core.types import Facts, State
 from rl_training.core.version import VERSION
 from rl_training.policies.loading import load_exported
 from rl_training.policies.opened import DeployedPolicy
 from rl_training.serve.decisions import Columns, DecisionLog
-from rl_training.serve.safety import Doorkeeper, read_body
+from rl_training.serve.safety import Doorkeeper, Refusal, json_object, told_problem
 from rl_training.serve.sessions import Mode, Served, Sessions
 from rl_training.serve.watch import Watch
 
@@ -32,14 +31,6 @@ MOST_ROWS = 4_096
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-class Refusal(UserError):
-    """A request that cannot be answered, with its HTTP status."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def open_served(path: Path) -> Served:
@@ -174,29 +165,28 @@ class Endpoints:
                     raise Refusal(*refused)
                 return await handle(request)
             except UserError as problem:
-                status = problem.status if isinstance(problem, Refusal) else 400
                 self.service.watch.calls["refused"] += 1
-                return JSONResponse({"error": " ".join(str(problem).split())}, status)
+                return told_problem(problem)
 
         return endpoint
 
     async def act(self, request: Request) -> Response:
-        return JSONResponse(self.service.act(await _body(request)))
+        return JSONResponse(self.service.act(await json_object(request, LARGEST_BODY)))
 
     async def reset(self, request: Request) -> Response:
-        body = await _body(request)
+        body = await json_object(request, LARGEST_BODY)
         name = self.service.sessions.reset(body)
         return JSONResponse({"session": name, "step": 0})
 
     async def dial(self, request: Request) -> Response:
         if not self.doors.knows(request.headers):
             raise Refusal(403, "the dial is changed with a token alone: start with --token-file")
-        self.service.sessions.choose(await _body(request))
+        self.service.sessions.choose(await json_object(request, LARGEST_BODY))
         return JSONResponse(self.service.sessions.inputs)
 
     async def infer(self, request: Request) -> Response:
         self._check_name(request)
-        return JSONResponse(self.service.infer(await _body(request)))
+        return JSONResponse(self.service.infer(await json_object(request, LARGEST_BODY)))
 
     async def model(self, request: Request) -> Response:
         self._check_name(request)
@@ -225,19 +215,6 @@ class Endpoints:
     def _check_name(self, request: Request) -> None:
         if request.path_params["name"] != self.service.name:
             raise Refusal(404, f"there is one model here, {self.service.name!r}")
-
-
-async def _body(request: Request) -> Mapping[str, Any]:
-    content = await read_body(request.receive, LARGEST_BODY)
-    if content is None:
-        raise Refusal(413, f"a request may have {LARGEST_BODY} bytes at most")
-    try:
-        values = parse_json(content)
-    except ValueError:
-        raise UserError("the body must be a JSON object") from None
-    if not isinstance(values, dict):
-        raise UserError(f"the body must be a JSON object, got {shown(values)}")
-    return values
 
 
 def _tensor(body: Facts, width: int) -> Any:

@@ -9,10 +9,29 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from rl_training.core.errors import UserError
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from rl_training.core.errors import UserError, shown
+from rl_training.core.files import parse_json
+from rl_training.core.types import Facts
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 SHORTEST_TOKEN = 16
+
+
+class Refusal(UserError):
+    """A request that cannot be answered, with its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def told_problem(problem: UserError) -> JSONResponse:
+    """What is wrong with a request, in one line."""
+    status = problem.status if isinstance(problem, Refusal) else 400
+    return JSONResponse({"error": " ".join(str(problem).split())}, status)
 
 
 def is_local(host: str) -> bool:
@@ -84,3 +103,17 @@ async def read_body(receive: Any, limit: int) -> bytes | None:
             return None
         parts.append(part)
     return b"".join(parts)
+
+
+async def json_object(request: Request, limit: int) -> Facts:
+    """The body of a request as a JSON object."""
+    content = await read_body(request.receive, limit)
+    if content is None:
+        raise Refusal(413, f"a request may have {limit} bytes at most")
+    try:
+        values = parse_json(content)
+    except ValueError:
+        raise UserError("the body must be a JSON object") from None
+    if not isinstance(values, dict):
+        raise UserError(f"the body must be a JSON object, got {shown(values)}")
+    return values

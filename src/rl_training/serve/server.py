@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from rl_training.core.errors import UserError, install_hint, printable
 from rl_training.serve.app import Endpoints, Service
@@ -58,24 +59,33 @@ class ServeSettings:
 
 def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
     """Answer until told to stop; what waits for the decision log is written before it ends."""
-    try:
-        import uvicorn
-    except ImportError as problem:
-        raise UserError(f"serve needs Starlette and uvicorn; {install_hint('serve')}") from problem
-
     doors = Doorkeeper(settings.host, settings.token)
     service = Service.of(settings.policy, settings.name, settings.mode, settings.place, settings.idle)
     if settings.dial is not None:
         service.sessions.choose({"dial": settings.dial})
     app = Starlette(routes=Endpoints(service, doors).routes(), lifespan=_lifespan(service, settings, say))
+    try:
+        listen(app, settings.host, settings.port)
+    finally:
+        if service.decisions is not None:
+            service.decisions.close()
+
+
+def listen(app: ASGIApp, host: str, port: int, *, goodbye: int = 5) -> None:
+    """Answer on an address until SIGTERM or Ctrl-C, then let open requests end for `goodbye` seconds."""
+    try:
+        import uvicorn
+    except ImportError as problem:
+        raise UserError(f"this needs Starlette and uvicorn; {install_hint('serve')}") from problem
+
     config = uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
+        host=host,
+        port=port,
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=goodbye,
     )
 
     class Server(uvicorn.Server):
@@ -103,12 +113,7 @@ def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
     try:
         Server(config).run()
     except SystemExit:  # uvicorn has said why, for example an address in use
-        raise UserError(
-            f"cannot listen on {settings.host} port {settings.port}: is it in use? choose another --port"
-        ) from None
-    finally:
-        if service.decisions is not None:
-            service.decisions.close()
+        raise UserError(f"cannot listen on {host} port {port}: is it in use? choose another --port") from None
 
 
 def _lifespan(
