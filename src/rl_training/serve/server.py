@@ -64,15 +64,25 @@ def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
     if settings.dial is not None:
         service.sessions.choose({"dial": settings.dial})
     app = Starlette(routes=Endpoints(service, doors).routes(), lifespan=_lifespan(service, settings, say))
+
+    def ready(port: int) -> None:
+        say(
+            f"{service.name} ({service.sessions.served.digest}) in {settings.mode} mode at "
+            f"http://{settings.host}:{port}; decisions: {settings.place or 'not written'}"
+        )
+
     try:
-        listen(app, settings.host, settings.port)
+        listen(app, settings.host, settings.port, ready)
     finally:
         if service.decisions is not None:
             service.decisions.close()
 
 
-def listen(app: ASGIApp, host: str, port: int, *, goodbye: int = 5) -> None:
-    """Answer on an address until SIGTERM or Ctrl-C, then let open requests end for `goodbye` seconds."""
+def listen(app: ASGIApp, host: str, port: int, ready: Callable[[int], None], *, goodbye: int = 5) -> None:
+    """Answer on an address until SIGTERM or Ctrl-C, then let open requests end for `goodbye` seconds.
+
+    `ready` is told the port as soon as calls are answered, and not before.
+    """
     try:
         import uvicorn
     except ImportError as problem:
@@ -90,14 +100,9 @@ def listen(app: ASGIApp, host: str, port: int, *, goodbye: int = 5) -> None:
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            """Say where it is as soon as calls are answered, and not before."""
             await super().startup(sockets)
             for each in self.servers[:1]:
-                port = each.sockets[0].getsockname()[1]
-                say(
-                    f"{service.name} ({service.sessions.served.digest}) in {settings.mode} mode at "
-                    f"http://{settings.host}:{port}; decisions: {settings.place or 'not written'}"
-                )
+                ready(each.sockets[0].getsockname()[1])
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:

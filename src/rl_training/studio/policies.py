@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from rl_training.core.decision_columns import OWN_COLUMNS
 from rl_training.core.drift import training_columns
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import level_text
 from rl_training.core.types import Facts, State, number
 from rl_training.serve.app import open_served
-from rl_training.serve.decisions import OWN_COLUMNS, TABLE, open_database, quoted
+from rl_training.serve.decisions import TABLE, open_database, quoted
 from rl_training.serve.sessions import Served, Sessions
 from rl_training.studio.folder import Folder
 from rl_training.studio.log_view import SeenLog

@@ -9,13 +9,14 @@ from pathlib import Path
 from rl_training.serve.server import listen
 from rl_training.studio.app import Studio
 from rl_training.studio.folder import Folder
-from rl_training.studio.orders import free_port
 
 
 def studio(directory: Path, port: int, say: Callable[[str], None]) -> None:
     """Answer until told to stop; what was started goes on."""
     folder, token = Folder.of(directory), secrets.token_urlsafe(24)
-    chosen = port or free_port()
-    say(f"studio of {folder.root}; open this address, and keep it to yourself:")
-    say(f"http://127.0.0.1:{chosen}/#token={token}")
-    listen(Studio(folder, token).app(), "127.0.0.1", chosen, goodbye=1)
+
+    def ready(taken: int) -> None:
+        say(f"studio of {folder.root}; open this address, and keep it to yourself:")
+        say(f"http://127.0.0.1:{taken}/#token={token}")
+
+    listen(Studio(folder, token).app(), "127.0.0.1", port, ready, goodbye=1)
