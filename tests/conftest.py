@@ -1,8 +1,16 @@
 """Settings that every test shares."""
 
+import gc
 import sys
 
 import pytest
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the garbage collector need not look at it again after every test."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(autouse=True)
