@@ -206,7 +206,7 @@ for algo, mode in (("sac", "eager"), ("bc", "compiled"), ("bc", "leaking")):
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the memory figures of Linux")
 def test_memory_does_not_grow() -> None:
-    """Nor do Python objects, over 1,500 updates in a process of their own; a graph kept per update is noticed."""
+    """Nor do objects, over 1,500 updates in a process of their own; a graph kept per update is noticed."""
     here = Path(__file__).parents[1] / "support"
     folders = (Path(__file__).parent, here, here.parents[1] / "src")
     paths = {"PYTHONPATH": os.pathsep.join(map(str, folders))}

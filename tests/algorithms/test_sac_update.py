@@ -169,7 +169,7 @@ def test_each_loss_reaches_only_what_it_trains() -> None:
     critic_loss, _ = learner.critic_loss(batch, noise)
     assert checks.reached(learner, critic_loss) == {"model.critic"}
     actor_loss, logprobs = learner.actor_loss(batch, noise, "full")
-    assert checks.reached(learner, learner.alpha_loss(logprobs)) == {"scalar.log_alpha"}
+    assert checks.reached(learner, learner.alpha_loss(logprobs, batch["obs"])) == {"scalar.log_alpha"}
     gradients = learner.gradients("actor", actor_loss)
     assert len(gradients) == len(list(learner.actor.parameters()))
     before = [parameter.clone() for parameter in learner.critic.parameters()]

@@ -152,7 +152,7 @@ def test_each_loss_reaches_only_what_it_trains() -> None:
     noise = {"next": torch.randn(shape), "current": torch.randn(shape)}
     assert checks.reached(learner, learner.critic_loss(batch, noise)[0]) == {"model.critic"}
     _, logprobs = learner.actor_loss(batch, noise, "full")
-    assert checks.reached(learner, learner.alpha_loss(logprobs)) == {"scalar.log_alpha"}
+    assert checks.reached(learner, learner.alpha_loss(logprobs, batch["obs"])) == {"scalar.log_alpha"}
     expected = {"model.critic", "target.critic", "model.actor", "scalar.log_alpha"}
     assert checks.moved(learner) == expected
     assert learner.last_metrics.keys() >= {"critic_loss", "actor_loss", "target_q_mean", "entropy_term"}

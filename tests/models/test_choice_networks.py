@@ -91,7 +91,9 @@ def test_a_box_beside_choices_has_the_density_it_has_alone() -> None:
     levels = outputs[:, 2:5].log_softmax(-1), outputs[:, 5:].log_softmax(-1)
     blocks = actions[:, :3], actions[:, 4:]
     of_levels = sum((0.5 * (a + 1.0) * p).sum(-1) for a, p in zip(blocks, levels, strict=True))
-    torch.testing.assert_close(mixed.density(actions, *mixed.of_outputs(outputs)), alone + of_levels)
+    torch.testing.assert_close(
+        mixed.density(actions, *mixed.of_outputs(outputs, torch.zeros(5, 4))), alone + of_levels
+    )
     assert mixed.options() == {"levels": LEVELS, "family": "squashed", "log_std_multiplier": 1.0}
 
 

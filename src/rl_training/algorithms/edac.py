@@ -48,7 +48,7 @@ class EDAC(SAC):
         if stage != "critic":
             actions, logprobs = self.actor(batch["obs"], noise["current"])
             if self.learns_alpha:
-                self.minimize("alpha", self.alpha_loss(logprobs))
+                self.minimize("alpha", self.alpha_loss(logprobs, batch["obs"]))
             value = self.actor_value(batch["obs"], actions)
             actor_loss = losses.soft_actor_loss(value, logprobs, self.alpha())
             self.minimize("actor", actor_loss)

@@ -52,7 +52,10 @@ def soft_actor_loss(q: Tensor, logprobs: Tensor, alpha: Tensor | float) -> Tenso
 
 
 def temperature_loss(
-    log_alpha: Tensor, logprobs: Tensor, target_entropy: float, form: Literal["log", "exp"] = "log"
+    log_alpha: Tensor,
+    logprobs: Tensor,
+    target_entropy: float | Tensor,
+    form: Literal["log", "exp"] = "log",
 ) -> Tensor:
     """-log(alpha) E[log pi + H] ("log", the common code) or -alpha E[log pi + H] ("exp", the paper's eq. 18).
 

@@ -90,7 +90,7 @@ class SAC(Learner):
             actor_loss, logprobs = self.actor_loss(batch, noise, stage)
             self.minimize("actor", actor_loss)
             if self.learns_alpha:
-                self.minimize("alpha", self.alpha_loss(logprobs))
+                self.minimize("alpha", self.alpha_loss(logprobs, batch["obs"]))
             entropy_term = (alpha * logprobs.detach()).mean(-1)
             metrics |= {"actor_loss": actor_loss.detach(), "entropy_term": entropy_term}
         if not self.critic_moves_first:
@@ -140,10 +140,12 @@ class SAC(Learner):
     def actor_value(self, obs: Tensor, actions: Tensor) -> Tensor:
         return losses.reduce_critics(self.critic(obs, actions), self.config.actor_reduce)
 
-    def alpha_loss(self, logprobs: Tensor) -> Tensor:
-        return losses.temperature_loss(
-            self.log_alpha, logprobs, self.target_entropy, self.config.temperature_loss
-        )
+    def alpha_loss(self, logprobs: Tensor, obs: Tensor) -> Tensor:
+        target: float | Tensor = self.target_entropy
+        if self.levels and self.model.spaces.masked and self.config.target_entropy is None:
+            assert isinstance(self.critic, LevelCritics)  # of as many levels as may be taken in a state
+            target = USUAL_ENTROPY * self.critic.allowed(obs).sum(-1).to(logprobs.dtype).log()
+        return losses.temperature_loss(self.log_alpha, logprobs, target, self.config.temperature_loss)
 
 
 def sac_loss(inputs: Mapping[str, Tensor | float]) -> dict[str, Tensor]:

@@ -269,11 +269,13 @@ def _stated_spaces(
     choices = log.info.choices or (None,) * columns
     if low is None and high is None:
         if env_id is None and all(choices):
-            return Spaces.of(obs_dim, [each for each in choices if each is not None])
+            levels = [each for each in choices if each is not None]
+            return Spaces.of(obs_dim, levels, masked=log.info.masked)
         return None if env_id is None else spaces_of(env_id)
     if low is None or high is None:
         raise ConfigError("--action-low and --action-high must be given together")
-    return stated_spaces(obs_dim, choices, {"--action-low": low, "--action-high": high})
+    bounds = {"--action-low": low, "--action-high": high}
+    return stated_spaces(obs_dim, choices, bounds, masked=log.info.masked)
 
 
 def _named_spaces(env_id: str | None) -> Spaces | None:

@@ -169,16 +169,18 @@ class Spaces:
     """Flat observations of `obs_dim` numbers, and actions of columns between `action_low` and `action_high`.
 
     `choices` has an entry per column where any of them is a choice, whose bounds are then its smallest and
-    largest number. `Spaces.of` makes one from parts.
+    largest number. `Spaces.of` makes one from parts. Where they are `masked`, the last numbers of an
+    observation say which levels may be taken, 1 or 0 for each level of each choice.
     """
 
     obs_dim: int
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     choices: tuple[Choice | None, ...] = field(default=(), kw_only=True)
+    masked: bool = field(default=False, kw_only=True)
 
     @classmethod
-    def of(cls, obs_dim: int, parts: Sequence[Part]) -> Spaces:
+    def of(cls, obs_dim: int, parts: Sequence[Part], *, masked: bool = False) -> Spaces:
         """Spaces whose action has these parts, one a column."""
         bounds = [
             (part.low, part.high)
@@ -188,7 +190,7 @@ class Spaces:
         ]
         choices = tuple(part if isinstance(part, Choice) else None for part in parts)
         low, high = tuple(low for low, _ in bounds), tuple(high for _, high in bounds)
-        return cls(obs_dim, low, high, choices=choices if any(choices) else ())
+        return cls(obs_dim, low, high, choices=choices if any(choices) else (), masked=masked)
 
     def __post_init__(self) -> None:
         if self.obs_dim < 1:
@@ -204,6 +206,11 @@ class Spaces:
             )
         for low, high in zip(self.action_low, self.action_high, strict=True):
             Box(low, high)
+        if self.masked and not self.obs_dim > self.mask_size > 0:
+            raise UserError(
+                f"action_mask needs choices, and observations beside its {self.mask_size} numbers, one per "
+                f"level; there are {self.obs_dim} with it"
+            )
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -240,6 +247,39 @@ class Spaces:
     def _blocks(self) -> tuple[slice, ...]:
         """Where the encoded numbers of each part stand."""
         return tuple(slice(*ends) for ends in pairwise(accumulate(self.levels, initial=0)))
+
+    @property
+    def mask_size(self) -> int:
+        """Numbers of a mask: one per level of each choice."""
+        return sum(size for size in self.levels if size > 1)
+
+    def allowed(self, obs: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Which encoded numbers `[…, action_dim]` may be taken, by the mask in observations; boxes always.
+
+        A mask that rules out every level of a choice, or did not come (NaN), says nothing of it.
+        """
+        mask = np.nan_to_num(np.asarray(obs, dtype=np.float32)[..., -self.mask_size :], nan=1.0)
+        found = np.ones((*mask.shape[:-1], self.action_dim), dtype=np.bool_)
+        start = 0
+        for block, size in zip(self._blocks, self.levels, strict=True):
+            if size > 1:
+                own = mask[..., start : start + size]
+                found[..., block] = own >= np.minimum(own.max(axis=-1, keepdims=True), 0.5)
+                start += size
+        return found
+
+    def within_mask(self, columns: FloatArray, own: FloatArray, obs: npt.ArrayLike) -> FloatArray:
+        """Actions `[n, action_columns]` of levels that may be taken: any other gives way to that of a
+        policy's `own` action, or, where that is NaN, to the first that may be.
+        """
+        allowed, kept = self.allowed(obs), columns.copy()
+        for index, (part, block) in enumerate(zip(self.parts, self._blocks, strict=True)):
+            if isinstance(part, Choice):
+                may = allowed[:, block]
+                wrong = ~may[np.arange(len(kept)), part.places(kept[:, index])]
+                instead = np.where(np.isnan(own[:, index]), part.numbers[may.argmax(axis=1)], own[:, index])
+                kept[wrong, index] = instead[wrong]
+        return kept
 
     @property
     def of_boxes(self) -> npt.NDArray[np.bool_]:
@@ -335,20 +375,28 @@ class Spaces:
             return name
         return f"{name} = {level_text(part.levels[index - self._blocks[column].start])}"
 
-    def random(self, uniform: npt.ArrayLike) -> FloatArray:
-        """Encoded actions, all equally likely, from numbers in [-1, 1), one per column."""
+    def random(self, uniform: npt.ArrayLike, obs: npt.ArrayLike | None = None) -> FloatArray:
+        """Encoded actions, all equally likely, from numbers in [-1, 1), one per column.
+
+        Where there are masks, `obs` has to say which may be taken.
+        """
         drawn: FloatArray = np.array(uniform, dtype=np.float32)
         if not self.choices:
             return drawn
         shares = (drawn.astype(np.float64) + 1.0) / 2.0
-        return self._joined(
-            [
-                (shares[..., index] * len(part.levels)).astype(np.intp)
-                if isinstance(part, Choice)
-                else drawn[..., index]
-                for index, part in enumerate(self.parts)
-            ]
-        )
+        allowed = np.ones((*drawn.shape[:-1], self.action_dim), dtype=np.bool_)
+        if self.masked:
+            assert obs is not None
+            allowed = self.allowed(obs)
+        columns: list[Array] = []
+        for index, (part, block) in enumerate(zip(self.parts, self._blocks, strict=True)):
+            if isinstance(part, Choice):
+                counted = allowed[..., block].cumsum(axis=-1)
+                which = np.floor(shares[..., index] * counted[..., -1])
+                columns.append((counted > which[..., None]).argmax(axis=-1))
+            else:
+                columns.append(drawn[..., index])
+        return self._joined(columns)
 
     def clip(self, actions: npt.ArrayLike) -> FloatArray:
         """Columns of numbers inside the bounds, and on the nearest level of a choice."""
@@ -406,6 +454,8 @@ class Spaces:
         }
         if self.choices:
             stored["action_levels"] = levels_of(self.choices)
+        if self.masked:
+            stored["masked"] = True
         return stored
 
     @classmethod
@@ -416,6 +466,7 @@ class Spaces:
             action_low=tuple(float(v) for v in values["action_low"]),
             action_high=tuple(float(v) for v in values["action_high"]),
             choices=choices_from(values.get("action_levels") or ()),
+            masked=bool(values.get("masked")),
         )
 
 

@@ -180,6 +180,9 @@ def _build(folder: Path, fill: Callable[[Allocate], Filled]) -> None:
         temporary.mkdir(parents=True)
         columns, facts = fill(allocate)
         for name, values in columns.items():
+            if name in placed and not np.may_share_memory(values, placed[name]):
+                del placed[name]  # another array has taken its place
+                (temporary / f"{name}.npy").unlink()
             if name not in placed:
                 np.save(temporary / f"{name}.npy", values)
         _finish(temporary, placed, columns)

@@ -83,6 +83,7 @@ class Field:
 
 
 FORMULA_COLUMNS = "formula_columns"
+ACTION_MASK = "action_mask"
 
 _BUILTIN = {
     field.name: field
@@ -158,6 +159,8 @@ _BUILTIN = {
         Field("signal_states", "vector", names=(), derive=lambda dataset, how: dataset.with_signal_states()),
         # what formulas of rewards, costs and flags are computed from
         Field(FORMULA_COLUMNS, "vector", names=(), in_batches="never", double=True),
+        # which levels of choices may be taken, 1 or 0 for each; logs have it behind their observations
+        Field(ACTION_MASK, "vector", in_batches="never"),
         # what must not happen too often, a number per cost (`DataInfo.cost_names`)
         Field("costs", "vector", names=("costs",), from_info="cost", width=1),
         # what they take off the reward, where a learner keeps the two apart

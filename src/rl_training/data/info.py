@@ -62,6 +62,8 @@ class DataInfo:
     """unit of a named observation or action"""
     signals: Signals | None = None
     """what a policy is asked with, where that is more than the observed numbers"""
+    masked: bool = False
+    """whether the last observed numbers say which levels of choices may be taken"""
     rewards_known: bool = True
     """False where the log has no reward: the stored ones are zeros that stand in for it"""
     content_key: str | None = None
@@ -70,6 +72,7 @@ class DataInfo:
     def __post_init__(self) -> None:
         if self.spaces is not None and self.spaces.choices:
             object.__setattr__(self, "choices", self.spaces.choices)
+            object.__setattr__(self, "masked", self.spaces.masked)
 
     def name_of(self, kind: str, index: int) -> str:
         """What one observed or acted number is called: `T_tank (°C)`, or `observation 3`."""
@@ -119,6 +122,7 @@ class DataInfo:
             stored["reference_source"] = reference.source
         stored |= {key: json.dumps(value) for key, value in texts.items() if value is not None}
         stored["rewards_known"] = None if self.rewards_known else False
+        stored["masked"] = self.masked or None
         return {key: value for key, value in stored.items() if value is not None}
 
     @classmethod
@@ -137,7 +141,7 @@ class DataInfo:
         levels = parse_json(facts.action_levels)
         if facts.obs_dim is not None and low is not None and high is not None:
             sizes = {"obs_dim": facts.obs_dim, "action_low": low, "action_high": high}
-            spaces = Spaces.from_dict({**sizes, "action_levels": levels})
+            spaces = Spaces.from_dict({**sizes, "action_levels": levels, "masked": facts.masked})
         if facts.reference_min_return is not None and facts.reference_max_return is not None:
             reference = ReferenceReturns(
                 facts.reference_min_return, facts.reference_max_return, facts.reference_source or source
@@ -158,6 +162,7 @@ class DataInfo:
             units=dict(features.units),
             signals=None if facts.signals is None else Signals.from_dict(parse_json(facts.signals)),
             rewards_known=facts.rewards_known,
+            masked=facts.masked,
         )
 
 
@@ -180,6 +185,7 @@ class DataFacts:
     units: str = "{}"
     signals: str | None = None
     rewards_known: bool = True
+    masked: bool = False
 
 
 INFO_KEYS = tuple(DataFacts.__dataclass_fields__)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
 
+from rl_training.core.errors import DataError
 from rl_training.core.types import Array, Facts
 from rl_training.data.episodes import BoolArray, broken_successions, episode_ends
-from rl_training.data.fields import END_FLAGS, FIELDS, all_fields, refuse_undeclared, resolve_names
+from rl_training.data.fields import (
+    ACTION_MASK,
+    END_FLAGS,
+    FIELDS,
+    all_fields,
+    refuse_undeclared,
+    resolve_names,
+)
 from rl_training.data.info import DataInfo
 from rl_training.data.reading import (
     DataWarning,
@@ -22,6 +30,8 @@ from rl_training.data.reading import (
     check_shape,
     check_width,
 )
+
+MASKS_ALONE = "action_mask cannot stand beside formulas over time, history or rate: leave one of them out"
 
 SHUFFLED_SHARE = 0.5
 """If more rows than this share are not followed by their successor, the log is not in time order at all."""
@@ -155,7 +165,41 @@ class EpisodeLog:
             if name not in (*END_FLAGS, "episode_ids", "times")
         }
         settled |= {"terminated": terminated, "truncated": truncated}
+        settled, info = _with_mask(settled, info)
         return cls.from_columns(settled, info, known, (*extra_notes, *notes))
+
+
+def _with_mask(columns: dict[str, Array], info: DataInfo) -> tuple[dict[str, Array], DataInfo]:
+    """The columns with the mask of actions behind the observations, where whoever acts has to see it.
+
+    After the last row of an episode no mask is known: there every level may be taken.
+    """
+    mask = columns.pop(ACTION_MASK, None)
+    if mask is None:
+        return columns, info
+    width, sizes = mask.shape[1], [len(each.levels) for each in info.choices if each is not None]
+    if info.signals is not None:
+        raise DataError(f"{info.source}: {MASKS_ALONE}")
+    if sum(sizes) not in (0, width):
+        raise DataError(
+            f"{info.source}: {ACTION_MASK} must have {sum(sizes)} numbers, one per level of each choice, "
+            f"got {width}"
+        )
+    if not np.isin(mask, (0.0, 1.0)).all():
+        row = int(np.flatnonzero(~np.isin(mask, (0.0, 1.0)).all(axis=1))[0])
+        raise DataError(f"{info.source}: {ACTION_MASK} must be 1 or 0, row {row} has {mask[row].tolist()}")
+    obs = columns["obs"].reshape(len(mask), -1)
+    names = info.observation_names
+    if names is not None and len(names) == obs.shape[1]:
+        names = (*names, *(f"{ACTION_MASK}_{index}" for index in range(width)))
+    if "next_obs" in columns:
+        following = np.ones_like(mask)
+        inside = np.flatnonzero(~episode_ends(columns["terminated"], columns["truncated"]))
+        following[inside] = mask[inside + 1]
+        next_obs = columns["next_obs"].reshape(len(mask), -1)
+        columns["next_obs"] = np.concatenate([next_obs, following], axis=1, dtype=np.float32)
+    columns["obs"] = np.concatenate([obs, mask], axis=1, dtype=np.float32)
+    return columns, replace(info, observation_names=names, masked=True)
 
 
 _END_MARKS = frozenset({"truncated", "episode_ends", "episode_ids"})

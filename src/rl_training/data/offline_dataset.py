@@ -26,7 +26,7 @@ from rl_training.data.episodes import (
     episode_returns,
     returns_to_go,
 )
-from rl_training.data.fields import FIELDS, in_order, scaled_with_rewards
+from rl_training.data.fields import ACTION_MASK, FIELDS, in_order, scaled_with_rewards
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.data.rows import ColumnStore, as_array, as_tensor
@@ -60,6 +60,8 @@ class TransitionDataset:
         given: dict[str, npt.ArrayLike | None] = dict(zip(STANDARD_FIELDS, standard, strict=True))
         given |= {"truncations": truncations, "next_actions": next_actions, "returns_to_go": returns_to_go}
         given |= fields
+        if fields.get(ACTION_MASK) is not None:
+            raise DataError(f"{ACTION_MASK} must come with rows in time order: TransitionDataset.from_dict")
         columns = {name: _column(name, given[name]) for name in in_order(given) if given[name] is not None}
         self.store = ColumnStore(columns)
         if truncations is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from rl_training.core.limits import check_costs_named
 from rl_training.core.signals import Signals
 from rl_training.core.spaces import Spaces, level_text
 from rl_training.core.transforms import (
+    OBSERVATION_EPSILON,
     ActionEncoding,
     ActionScaling,
     ObservationNormalizer,
@@ -261,6 +263,7 @@ def process_offline_dataset(
     check_limits(settings, parts)
     _check_rewards(parts, wanted_by, uses_rewards)
     parts = [check_dimensions(part, spaces) for part in parts]
+    _check_masks(parts, spaces)
     scaling = action_scaling(parts, settings, spaces)
     transform = _reward_transform(parts, settings) if fitted is None else fitted.reward_transform
     summary = describe_parts(parts, transform)
@@ -281,7 +284,7 @@ def process_offline_dataset(
         dataset, owned = dataset.compacted(), True
     normalizer = None if fitted is None else fitted.normalizer
     if settings.normalize_observations and fitted is None:
-        normalizer = observation_statistics(dataset)
+        normalizer = observation_statistics(dataset, spaces)
     finish = _Finish(normalizer, scaling, settings, needs)
     dataset = finish.run(dataset, owned=owned)
     if held_out is not None:
@@ -364,8 +367,10 @@ class _Finish:
         )
 
 
-def observation_statistics(dataset: TransitionDataset) -> ObservationNormalizer:
-    """Mean and population standard deviation of the observations, in double precision."""
+def observation_statistics(dataset: TransitionDataset, spaces: Spaces) -> ObservationNormalizer:
+    """Mean and population standard deviation of the observations, in double precision; masks stay as they
+    are.
+    """
     store, count = dataset.store, len(dataset)
     mean = torch.zeros(store.columns["obs"].shape[1], dtype=torch.float64, device=dataset.device)
     for chunk in store.chunks("obs", CHUNK_ROWS):
@@ -374,7 +379,27 @@ def observation_statistics(dataset: TransitionDataset) -> ObservationNormalizer:
     squares = torch.zeros_like(mean)
     for chunk in store.chunks("obs", CHUNK_ROWS):
         squares += (chunk.double() - mean).square_().sum(dim=0)
-    return ObservationNormalizer(mean.float(), (squares / count).sqrt().float())
+    deviation = (squares / count).sqrt()
+    if spaces.masked:
+        mean[-spaces.mask_size :], deviation[-spaces.mask_size :] = 0.0, 1.0 - OBSERVATION_EPSILON
+    return ObservationNormalizer(mean.float(), deviation.float())
+
+
+def _check_masks(parts: Sequence[TransitionDataset], spaces: Spaces) -> None:
+    """What was done is never what the mask of its row rules out."""
+    for part in parts if spaces.masked else ():
+        store, first = part.store, 0
+        chunks = zip(store.chunks("obs", CHUNK_ROWS), store.chunks("actions", CHUNK_ROWS), strict=True)
+        for obs, actions in chunks:
+            taken = spaces.encode(as_array(actions)) > 0.0
+            wrong = taken & ~spaces.of_boxes & ~spaces.allowed(as_array(obs))
+            if wrong.any():
+                row = int(np.flatnonzero(wrong.any(axis=1))[0])
+                name = spaces.share_name(int(wrong[row].argmax()), partial(part.info.name_of, "action"))
+                raise DataError(
+                    f"{part.info.source}: row {first + row} takes {name}, which its action_mask rules out"
+                )
+            first += len(obs)
 
 
 @dataclass(frozen=True)

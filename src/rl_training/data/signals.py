@@ -15,7 +15,7 @@ from rl_training.core.signals import Program, Signals, history_texts
 from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Array
 from rl_training.data.info import DataInfo
-from rl_training.data.log import EpisodeLog
+from rl_training.data.log import MASKS_ALONE, EpisodeLog
 from rl_training.data.reading import Allocate, row_chunks
 
 
@@ -55,6 +55,8 @@ def asked_signals(
 
 def with_history(log: EpisodeLog, history: int, rate: Mapping[str, float]) -> EpisodeLog:
     """The log, whose signals hold so many rows of history and the last value of limited actions."""
+    if log.info.masked and (history or rate):
+        raise ConfigError(f"{log.info.source}: {MASKS_ALONE}")
     widths = [values.shape[1] if values.ndim > 1 else 1 for values in (log.obs, log.actions)]
     signals = asked_signals(log.info.signals, column_names(log.info, *widths), history, rate)
     return replace(log, info=replace(log.info, signals=signals))

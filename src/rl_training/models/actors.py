@@ -63,6 +63,8 @@ class Actor(nn.Module):
     """Whether the network takes the noise of an action beside the observation."""
     is_random: ClassVar[bool] = True
     """Whether `draw` explores by itself; otherwise whoever collects adds noise."""
+    masked: bool = False
+    """Whether it heeds masks of actions, behind the observations."""
 
     def __init__(
         self,

@@ -67,6 +67,20 @@ def entropy(log_probabilities: Tensor) -> Tensor:
     return -(log_probabilities.exp() * log_probabilities).sum(-1)
 
 
+RULED_OUT = -1e9
+"""Logit, log-probability or value of a level that may not be taken: finite, so that its share of 0 is 0."""
+
+
+def allowed_levels(obs: Tensor, levels: Sequence[int]) -> list[Tensor]:
+    """For each choice, which levels may be taken in these states, by the last numbers observed.
+
+    A mask that rules out every level says nothing (`Spaces.allowed`).
+    """
+    sizes = [size for size in levels if size > 1]
+    _, *masks = torch.split(obs, [obs.shape[-1] - sum(sizes), *sizes], dim=-1)
+    return [mask >= (-(-mask).amin(-1, keepdim=True)).clamp(max=0.5) for mask in masks]
+
+
 def blocks_of(levels: Sequence[int]) -> list[slice]:
     """Where the encoded numbers of each part stand; a part of one number is a box."""
     return [slice(*ends) for ends in pairwise(accumulate(levels, initial=0))]
@@ -123,6 +137,11 @@ def mixed_log_prob(actions: Tensor, values: Tensor, log_std: Tensor, levels: Seq
     return total
 
 
+def masked_option(masked: bool) -> ActorOptions:
+    """What a file says of an actor that heeds masks; of others nothing, as before there were any."""
+    return {"masked": 1.0} if masked else {}
+
+
 class GivenOutputs(Network):
     """Stands for the network of an actor that is asked with the outputs of another one."""
 
@@ -165,6 +184,7 @@ class FactoredActor(StochasticActor):
         levels: Sequence[int],
         family: str = TanhMeanGaussian.kind,
         dropout: float = 0.0,
+        masked: bool = False,
         generator: torch.Generator | None = None,
         **options: float | None,
     ) -> None:
@@ -173,6 +193,7 @@ class FactoredActor(StochasticActor):
             raise ConfigError(f"a factored actor of {family!r} and levels {list(levels)} makes no sense")
         self.obs_dim, self.action_dim = obs_dim, action_dim
         self.levels, self.family, self.dropout = list(levels), family, dropout
+        self.masked = bool(masked)  # a file has it as a number
         self.blocks = blocks_of(levels)
         count = self.levels.count(1)
         self.boxes: GaussianActor | None = None
@@ -185,7 +206,7 @@ class FactoredActor(StochasticActor):
 
     def options(self) -> ActorOptions:
         own = {} if self.boxes is None else self.boxes.options()
-        return {"levels": list(self.levels), "family": self.family, **own}
+        return {"levels": list(self.levels), "family": self.family, **masked_option(self.masked), **own}
 
     @property
     def dropout_size(self) -> int:
@@ -211,17 +232,20 @@ class FactoredActor(StochasticActor):
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        return self.of_outputs(self.net(obs))
+        return self.of_outputs(self.net(obs), obs)
 
-    def heads(self, outputs: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def heads(self, outputs: Tensor, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The network's numbers for the boxes, and the logits of each choice."""
         sizes = [self.box_outputs, *(size for size in self.levels if size > 1)]
         raw, *logits = torch.split(outputs, sizes, dim=-1)
+        if self.masked:
+            allowed = allowed_levels(obs, self.levels)
+            logits = [torch.where(may, each, RULED_OUT) for may, each in zip(allowed, logits, strict=True)]
         return raw, logits
 
-    def of_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def of_outputs(self, outputs: Tensor, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities are normalised here, once, for whoever draws and whoever weighs."""
-        raw, logits = self.heads(outputs)
+        raw, logits = self.heads(outputs, obs)
         logs = [each.log_softmax(-1) for each in logits]
         if self.boxes is None:
             values = self.join(raw, logs)
@@ -261,7 +285,7 @@ class FactoredActor(StochasticActor):
 
     def mode(self, obs: Tensor) -> Tensor:
         """From logits as they are: their largest is that of the probabilities."""
-        raw, logits = self.heads(self.net(obs))
+        raw, logits = self.heads(self.net(obs), obs)
         if self.boxes is not None:
             raw = self.boxes.mode_of(self.boxes.distribution(raw)[0])
         return self.join(raw, [best_of(each) for each in logits])
@@ -270,7 +294,7 @@ class FactoredActor(StochasticActor):
         if dropout_noise is None:
             return self.density(actions, *self.distribution(obs))
         outputs = self.net(obs, dropout_scale(dropout_noise, self.dropout))
-        return self.density(actions, *self.of_outputs(outputs))
+        return self.density(actions, *self.of_outputs(outputs, obs))
 
 
 class LevelCritics(QEnsemble):
@@ -284,19 +308,33 @@ class LevelCritics(QEnsemble):
         plan: NetworkPlan | None = None,
         *,
         cap: float | None = None,
+        masked: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         nn.Module.__init__(self)  # an action is no input here
         self.obs_dim, self.action_dim, self.levels = obs_dim, sum(levels), list(levels)
-        self.num_critics, self.num_outputs, self.cap = num_critics, prod(levels), cap
+        self.num_critics, self.num_outputs, self.cap, self.masked = num_critics, prod(levels), cap, masked
         plan = plan or NetworkPlan(part="critic")
         lead = () if num_critics == 1 else (num_critics,)  # one alone is a plain network
         self.net = build_network(obs_dim, self.num_outputs, plan, lead, generator=generator)
 
     def values(self, obs: Tensor) -> Tensor:
         """Q of every combination: `[*S, B, O]` -> `[*S, E, B, K]`."""
-        values = self.net(obs).unsqueeze(-3) if self.num_critics == 1 else self.net(obs.unsqueeze(-3))
-        return self.capped(values)
+        if self.num_critics == 1:
+            return self.possible(self.net(obs), obs).unsqueeze(-3)
+        return self.possible(self.net(obs.unsqueeze(-3)), obs.unsqueeze(-3))
+
+    def possible(self, values: Tensor, obs: Tensor) -> Tensor:
+        """A network's values, of combinations that may not be taken as low as no other's."""
+        values = self.capped(values)
+        return torch.where(self.allowed(obs), values, RULED_OUT) if self.masked else values
+
+    def allowed(self, obs: Tensor) -> Tensor:
+        """Which combinations of levels may be taken: `[…, B, O]` -> `[…, B, K]`."""
+        joint, *others = allowed_levels(obs, self.levels)
+        for each in others:
+            joint = (joint.unsqueeze(-1) & each.unsqueeze(-2)).flatten(-2)
+        return joint
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
         return self.each(obs, actions.unsqueeze(-3))
@@ -324,13 +362,17 @@ class EpsilonGreedy(Actor):
         levels: Sequence[int],
         num_critics: int = 1,
         epsilon: float = 0.0,
+        masked: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         nn.Module.__init__(self)  # its network is that of the critics
         if sum(levels) != action_dim or min(levels) < 2:
             raise ConfigError(f"an epsilon-greedy actor of levels {list(levels)} makes no sense")
         self.obs_dim, self.action_dim, self.epsilon = obs_dim, action_dim, epsilon
-        self.critic = LevelCritics(obs_dim, levels, int(num_critics), plan, generator=generator)
+        self.masked = bool(masked)
+        self.critic = LevelCritics(
+            obs_dim, levels, int(num_critics), plan, masked=masked, generator=generator
+        )
         self.table = joint_actions(levels)
 
     @property
@@ -343,7 +385,8 @@ class EpsilonGreedy(Actor):
 
     def options(self) -> ActorOptions:
         critic = self.critic
-        return {"levels": critic.levels, "num_critics": critic.num_critics, "epsilon": self.epsilon}
+        own: ActorOptions = {"levels": critic.levels, "num_critics": critic.num_critics}
+        return {**own, "epsilon": self.epsilon, **masked_option(self.masked)}
 
     def best(self, obs: Tensor) -> Tensor:
         """The number of the combination with the largest value, the mean over critics."""
@@ -351,7 +394,8 @@ class EpsilonGreedy(Actor):
 
     def mode(self, obs: Tensor) -> Tensor:
         critic = self.critic
-        values = critic.net(obs) if critic.num_critics == 1 else critic.values(obs).mean(-3)
+        one = critic.num_critics == 1
+        values = critic.possible(critic.net(obs), obs) if one else critic.values(obs).mean(-3)
         return as_shares(best_of(values)) @ self.table.to(obs.device, obs.dtype)
 
     def draw(self, obs: Tensor, noise: Tensor) -> Tensor:
@@ -360,9 +404,16 @@ class EpsilonGreedy(Actor):
 
     def forward(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Random actions by two normal numbers a row, and their log-probabilities."""
-        best, count = self.best(obs), self.critic.num_outputs
+        best = self.best(obs)
         whether, which = torch.special.ndtr(noise).unbind(-1)
-        other = (which * count).long().clamp(max=count - 1)
+        count: int | Tensor = self.critic.num_outputs
+        if self.critic.masked:  # of those that may be taken, the one of that number
+            counted = self.critic.allowed(obs).cumsum(-1)
+            count = counted[..., -1]
+            place = torch.minimum((which * count).long(), count - 1).unsqueeze(-1)
+            other = (counted > place).to(noise.dtype).argmax(-1)
+        else:
+            other = (which * count).long().clamp(max=count - 1)
         chosen = torch.where(whether < self.epsilon, other, best)
         share = self.epsilon / count + (1.0 - self.epsilon) * (chosen == best).to(noise.dtype)
         table = self.table.to(obs.device, obs.dtype)

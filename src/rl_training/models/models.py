@@ -65,6 +65,11 @@ class PolicyModel(nn.Module):
     def build(self, generator: torch.Generator | None) -> None:
         """Create the networks."""
         self.actor = self.make_actor(generator)
+        if self.spaces.masked and not self.actor.masked:
+            raise ConfigError(
+                f"action_mask cannot be heeded by {type(self).__name__}, whose actor is {self.actor.kind!r}; "
+                "leave the mask out, or take dqn, discrete_cql, sac, bc, iql, awac or crr"
+            )
 
     def make_actor(self, generator: torch.Generator | None) -> Actor:
         return self.actor_of(self.actor_class, generator)
@@ -76,7 +81,8 @@ class PolicyModel(nn.Module):
         plan, build = self.config.plan("actor"), cast(Callable[..., Actor], kind)
         given: dict[str, object] = {**options}
         if self.spaces.choices and kind.kind in FAMILIES:
-            build, given = FactoredActor, {**options, "levels": self.spaces.levels, "family": kind.kind}
+            own = {"levels": self.spaces.levels, "family": kind.kind, "masked": self.spaces.masked}
+            build, given = FactoredActor, {**options, **own}
         return build(self.obs_dim, self.action_dim, plan, generator=generator, **given)
 
     @classmethod
@@ -109,7 +115,7 @@ class CriticModel(PolicyModel):
         plan, cap = self.config.plan("critic"), getattr(self.config, "max_q_value", None)
         if self.spaces.kind == "choices" and self.critic_class is QEnsemble:
             sizes = (self.obs_dim, self.spaces.levels, self.num_critics)
-            return LevelCritics(*sizes, plan, cap=cap, generator=generator)
+            return LevelCritics(*sizes, plan, cap=cap, masked=self.spaces.masked, generator=generator)
         outputs = getattr(self.config, "num_quantiles", 1)
         return self.critic_class(
             self.obs_dim,
@@ -383,6 +389,7 @@ class MLPDQNModel(PolicyModel):
             self.config.plan("critic"),
             levels=self.spaces.levels,
             num_critics=self.config.num_critics,
+            masked=self.spaces.masked,
             generator=generator,
         )
 

@@ -223,10 +223,16 @@ class Controller(Acting):
         told = self._told(obs, self.features(obs), inputs)
         if self.fallback is None:
             return told
-        action = self.fallback.played(told.action, told.flagged, self.last)
+        action = self._played(told.action, told.flagged, self.last, obs)
         if (limit := rate_limit_of(self.memory)) is not None:
             action = limit.limited(action, self._last_action(), self.spaces)
         return told._replace(action=action)
+
+    def _played(self, own: FloatArray, flagged: BoolArray, last: FloatArray, obs: FloatArray) -> FloatArray:
+        """The fallback's actions in place of flagged ones, as far as they may be taken."""
+        assert self.fallback is not None
+        played = self.fallback.played(own, flagged, last)
+        return self.spaces.within_mask(played, own, obs) if self.spaces.masked else played
 
     def _told(self, obs: FloatArray, asked: FloatArray, inputs: Given) -> Decision:
         if self.fallback is not None:
@@ -247,7 +253,7 @@ class Controller(Acting):
         if self.fallback is not None:
             for row in np.flatnonzero(told_all.flagged).tolist():
                 here, last = slice(row, row + 1), actions[row - 1 : row] if row else self.last
-                actions[here] = self.fallback.played(actions[here], told_all.flagged[here], last)
+                actions[here] = self._played(actions[here], told_all.flagged[here], last, obs[here])
         if len(actions):
             self.follow(actions[-1])
         return told_all._replace(action=actions)

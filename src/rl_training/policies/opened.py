@@ -76,6 +76,7 @@ class SpacesFacts:
     action_low: tuple[float, ...] = fact(longest=MAX_WIDTH)
     action_high: tuple[float, ...] = fact(longest=MAX_WIDTH)
     action_levels: tuple[tuple[float | str, ...] | None, ...] = fact((), longest=MAX_WIDTH)
+    masked: bool = False
 
 
 @dataclass(frozen=True)

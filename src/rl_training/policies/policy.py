@@ -24,7 +24,7 @@ from rl_training.core.streams import torch_generator
 from rl_training.core.transforms import Transform, transform_from_state, transform_state
 from rl_training.core.types import Array, Facts, State
 from rl_training.models.actors import Actor, CriticWeighted, GaussianActor, NoisyActor, StochasticActor
-from rl_training.models.choices import LevelCritics
+from rl_training.models.choices import FactoredActor, LevelCritics
 from rl_training.models.critics import QEnsemble
 from rl_training.models.networks import NETWORKS, Network, NetworkPlan
 from rl_training.policies.acting import ActingPolicy, Memory
@@ -395,7 +395,9 @@ def build_actor(described: Facts) -> Actor:
 def build_critic(actor: Actor, facts: CriticFacts) -> QEnsemble:
     plan = saved_plan(facts.network, facts.network_package)
     if facts.levels is not None:
-        return LevelCritics(actor.obs_dim, facts.levels, facts.num_critics, plan, cap=facts.cap)
+        masked = isinstance(actor, FactoredActor) and actor.masked
+        sizes = (actor.obs_dim, facts.levels, facts.num_critics)
+        return LevelCritics(*sizes, plan, cap=facts.cap, masked=masked)
     return QEnsemble(actor.obs_dim, actor.action_dim, facts.num_critics, plan, cap=facts.cap)
 
 

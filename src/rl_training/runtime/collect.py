@@ -241,7 +241,8 @@ class Collector:
 
     def _random_actions(self) -> FloatArray:
         size = (self.num_envs, self.spaces.action_columns)
-        return self.spaces.random(self._random.next(size[0] * size[1]).numpy().reshape(size))
+        drawn = self._random.next(size[0] * size[1]).numpy().reshape(size)
+        return self.spaces.random(drawn, self._observations)
 
     def _check_actions(self, actions: Array) -> FloatArray:
         wanted = (self.num_envs, self.spaces.action_dim)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import gymnasium as gym
@@ -25,12 +24,20 @@ from gymnasium.wrappers import FlattenObservation
 
 from rl_training.core.errors import ConfigError, EnvironmentProblem
 from rl_training.core.registry import load_object
-from rl_training.core.spaces import Box, Choice, Part, Spaces
+from rl_training.core.spaces import Spaces
 from rl_training.core.streams import derive_seed
 from rl_training.core.types import Array, Facts
 from rl_training.data.fields import Field, all_fields
+from rl_training.runtime.columns import (
+    ColumnActions,
+    Env,
+    Infos,
+    MaskedObservations,
+    check_spaces,
+    one_line,
+    tells_mask,
+)
 
-Env = gym.Env[Any, Any]
 Wrapper = Callable[[Env], Env]
 GivenEnv = str | Env | Callable[[], Env]
 """What a user may give as an environment: an id, one that exists, or a function that makes one."""
@@ -105,7 +112,10 @@ def make_env(env: EnvLike, env_kwargs: Mapping[str, object] | None = None) -> En
         with quiet_construction(env_id):
             made = maker.make(env_kwargs or {})
             flat = FlattenObservation(made) if is_vector_dictionary(made.observation_space) else made
-            return flat if isinstance(flat.action_space, spaces.Box) else ColumnActions(flat, env_id)
+            if isinstance(flat.action_space, spaces.Box):
+                return flat
+            columns = ColumnActions(flat, env_id)
+            return MaskedObservations(columns) if tells_mask(columns) else columns
     except EnvironmentProblem:
         raise
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, ModuleNotFoundError) as error:
@@ -140,86 +150,6 @@ def spaces_of(env: EnvLike | Env, env_kwargs: Mapping[str, object] | None = None
         built.close()
 
 
-def check_spaces(env_id: str, observation: spaces.Space[Any], action: spaces.Space[Any]) -> Spaces:
-    """The spaces this package can learn in, or the reason why not and what to do about it."""
-    try:
-        parts = action_parts(action)
-        if not isinstance(observation, spaces.Box) or len(observation.shape) != 1 or not observation.shape[0]:
-            raise EnvironmentProblem(
-                f"the observation space {one_line(observation)}: only flat vectors (a Box of one dimension, "
-                "or a dictionary of such) are supported, no images; "
-                "gymnasium.wrappers.FlattenObservation turns small ones into vectors"
-            )
-    except EnvironmentProblem as problem:
-        raise EnvironmentProblem(f"environment {env_id!r} has {problem}") from None
-    return Spaces.of(observation.shape[0], parts)
-
-
-def action_parts(action: spaces.Space[Any]) -> list[Part]:
-    """The columns that stand for an action, in the order in which `native_action` takes them back."""
-    if isinstance(action, spaces.Discrete):
-        return [_numbered(action.start, action.n)]
-    if isinstance(action, spaces.MultiDiscrete):
-        return [_numbered(*each) for each in zip(action.start.flat, action.nvec.flat, strict=True)]
-    if isinstance(action, spaces.MultiBinary):
-        return [_numbered(0, 2)] * int(np.prod(action.shape))
-    if isinstance(action, spaces.Tuple | spaces.Dict):
-        inner = action.spaces.values() if isinstance(action, spaces.Dict) else action.spaces
-        return [part for space in inner for part in action_parts(space)]
-    if not isinstance(action, spaces.Box) or not np.issubdtype(action.dtype, np.floating):
-        raise EnvironmentProblem(
-            f"the action space {one_line(action)}: only continuous actions (a Box of floats), choices "
-            "(Discrete, MultiDiscrete, MultiBinary) and a Tuple or Dict of them are supported"
-        )
-    low, high = action.low, action.high
-    if len(action.shape) != 1 or not action.shape[0]:
-        problem, remedy = f"actions of shape {action.shape}", "only flat vectors are supported"
-    elif not (np.isfinite(low).all() and np.isfinite(high).all()):
-        problem = f"unbounded actions (low {low.tolist()}, high {high.tolist()})"
-        remedy = (
-            "give every action finite bounds, e.g. with gymnasium.wrappers.RescaleAction or TransformAction"
-        )
-    elif not (low < high).all():
-        problem = f"an action with low >= high (low {low.tolist()}, high {high.tolist()})"
-        remedy = "leave out actions that cannot vary"
-    else:
-        return [Box(*bounds) for bounds in zip(low.tolist(), high.tolist(), strict=True)]
-    raise EnvironmentProblem(f"{problem}: {remedy}")
-
-
-def _numbered(start: int, count: int) -> Choice:
-    if count < 2:
-        raise EnvironmentProblem(f"a choice of {count} level: leave out actions that cannot vary")
-    return Choice(tuple(float(start + place) for place in range(int(count))))
-
-
-def native_action(space: spaces.Space[Any], columns: Iterator[float]) -> Any:
-    """What an environment with this action space is to be given, of as many columns as it takes."""
-    if isinstance(space, spaces.Tuple):
-        return tuple(native_action(each, columns) for each in space.spaces)
-    if isinstance(space, spaces.Dict):
-        return {name: native_action(each, columns) for name, each in space.spaces.items()}
-    if isinstance(space, spaces.Discrete):
-        return space.dtype.type(next(columns))
-    shape = space.shape or ()
-    return np.array(list(islice(columns, math.prod(shape))), dtype=space.dtype).reshape(shape)
-
-
-class ColumnActions(gym.Wrapper[Any, Any, Any, Any]):
-    """Takes actions as columns of numbers, whatever the environment's own look like."""
-
-    def __init__(self, env: Env, name: str) -> None:
-        super().__init__(env)
-        self.column_spaces = check_spaces(name, env.observation_space, env.action_space)
-        bounds = (self.column_spaces.action_low, self.column_spaces.action_high)
-        low, high = (np.array(bound, dtype=np.float32) for bound in bounds)
-        self.action_space = spaces.Box(low, high, dtype=np.float32)
-
-    def step(self, action: Array) -> tuple[Any, Any, bool, bool, Infos]:
-        self.column_spaces.encode(action)  # refuses what is not a level: a number cut to one would act
-        return self.env.step(native_action(self.env.action_space, iter(action.tolist())))
-
-
 def episode_seed(seed: int, *names: str | int) -> int:
     """The seed of one episode: 31 bits, as some environment packages take no more than 32."""
     return derive_seed(seed, *names) & 0x7FFF_FFFF
@@ -229,11 +159,6 @@ def describe_error(error: BaseException) -> str:
     """Class and message of an exception, on one line."""
     text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def one_line(value: object) -> str:
-    """`str(value)` without line breaks: spaces print their arrays over several lines."""
-    return " ".join(str(value).split())
 
 
 @contextmanager
@@ -280,9 +205,6 @@ SOUND_SQUARED_LENGTH = 1e76
 
 GRACE_SECONDS = 3
 """How long a worker process outlives a request to terminate, and how long closing waits for an answer."""
-
-Infos = dict[str, Any]
-"""What environments tell beside their observations"""
 
 
 def make_vector_env(

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from rl_training.core.errors import EnvironmentProblem, UserError
 from rl_training.core.types import Array
 from rl_training.policies.acting import ActingPolicy
-from rl_training.runtime.envs import FAULT, EnvLike, GuardedEnv, check_spaces, episode_seed, make_env
+from rl_training.runtime.columns import check_spaces
+from rl_training.runtime.envs import FAULT, EnvLike, GuardedEnv, episode_seed, make_env
 
 POLICY_ROWS = 8
 """Episodes played at a time, and rows in every call of the policy.

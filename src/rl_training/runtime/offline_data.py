@@ -23,7 +23,7 @@ from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.signals import Signals
 from rl_training.core.spaces import Box, Choice, Spaces
 from rl_training.data.costs import log_with_costs
-from rl_training.data.info import reference_returns
+from rl_training.data.info import DataInfo, reference_returns
 from rl_training.data.log import EpisodeLog
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import Fitted, PreparedDataset, process_offline_dataset
@@ -140,7 +140,7 @@ def infer_env_spaces(
     environment = config.env_id if env is None else env
     if environment is not None:
         found = spaces_of(environment, config.env_kwargs)
-        return found if dataset is None else _agreed(found, dataset.info.choices, dataset.info.source)
+        return found if dataset is None else _agreed(found, dataset.info)
     settings = data_settings(config)
     if dataset is None:
         kind, source = data_sources(settings)[0]
@@ -149,12 +149,19 @@ def infer_env_spaces(
     return _spaces_without_env(dataset, settings)
 
 
-def _agreed(spaces: Spaces, choices: Sequence[Choice | None], source: str) -> Spaces:
+def _agreed(spaces: Spaces, info: DataInfo) -> Spaces:
     """The spaces of an environment, whose choices are those of the data where it says what they are."""
-    if choices and tuple(choices) != spaces.choices:
+    if info.choices and tuple(info.choices) != spaces.choices:
         parts = "; ".join(map(str, spaces.parts))
         raise ConfigError(
-            f"columns.levels of {source} do not fit the environment, whose action is {parts}; leave them out"
+            f"columns.levels of {info.source} do not fit the environment, whose action is {parts}; leave "
+            "them out"
+        )
+    if info.masked != spaces.masked:
+        told, silent = ("the environment", info.source) if spaces.masked else (info.source, "the environment")
+        raise ConfigError(
+            f"action_mask must be known to both: {told} has one, {silent} does not; leave it out, or the "
+            "environment (env_id)"
         )
     return spaces
 
@@ -171,20 +178,17 @@ def _spaces_without_env(dataset: TransitionDataset, settings: OfflineDataFields)
             raise ConfigError("algo_kwargs.action_low must be null, where every action is a choice")
         given = {f"algo_kwargs.{name}": getattr(settings, name) for name in ("action_low", "action_high")}
         tell_few_levels(dataset)
-        return stated_spaces(obs_dim, choices, given)
+        return stated_spaces(obs_dim, choices, given, masked=dataset.info.masked)
     if not numbers:
-        return Spaces.of(obs_dim, [each for each in choices if each is not None])
+        return Spaces.of(obs_dim, [each for each in choices if each is not None], masked=dataset.info.masked)
     tell_few_levels(dataset)
     if settings.action_bounds == "data":
-        return stated_spaces(obs_dim, choices, _range_of_data(dataset, choices))
+        bounds = _range_of_data(dataset, choices)
+        return stated_spaces(obs_dim, choices, bounds, masked=dataset.info.masked)
     if dataset.info.spaces is not None:
         return dataset.info.spaces
     if dataset.info.env_id is not None:
-        return _agreed(
-            spaces_of_named(dataset.info.env_id, dataset.info.source),
-            dataset.info.choices,
-            dataset.info.source,
-        )
+        return _agreed(spaces_of_named(dataset.info.env_id, dataset.info.source), dataset.info)
     low, high = _of_numbers(action_range(as_array(dataset.store.columns["actions"])), choices)
     raise ConfigError(
         f"env_id is required: {dataset.info.source} does not carry its action bounds; give env_id, or "
@@ -194,7 +198,7 @@ def _spaces_without_env(dataset: TransitionDataset, settings: OfflineDataFields)
 
 
 def stated_spaces(
-    obs_dim: int, choices: Sequence[Choice | None], bounds: Mapping[str, Sequence[float]]
+    obs_dim: int, choices: Sequence[Choice | None], bounds: Mapping[str, Sequence[float]], *, masked: bool
 ) -> Spaces:
     """Spaces of choices, and of numbers between the two `bounds` (by name), one of each or one for all."""
     numbers = list(choices).count(None)
@@ -202,7 +206,8 @@ def stated_spaces(
         if len(given) not in (1, numbers):
             raise ConfigError(f"{name} must have 1 or {numbers} numbers, got {len(given)}")
     low, high = (iter(given if len(given) > 1 else [given[0]] * numbers) for given in bounds.values())
-    return Spaces.of(obs_dim, [Box(next(low), next(high)) if each is None else each for each in choices])
+    parts = [Box(next(low), next(high)) if each is None else each for each in choices]
+    return Spaces.of(obs_dim, parts, masked=masked)
 
 
 def tell_few_levels(dataset: TransitionDataset) -> None:

@@ -141,9 +141,12 @@ class Rollout:
         if self.noise:
             drawn = self._streams["noise"].next(size).numpy()
             actions = np.clip(actions + self.noise * drawn, -1.0, 1.0).astype(np.float32)
+            if self.spaces.masked:  # of the levels that may be taken, the one that is highest with it
+                allowed = self.spaces.allowed(self.collector.observations)
+                actions = self.spaces.encode(self.spaces.decode(np.where(allowed, actions, -2.0)))
         if self.random_share and float(self._streams["choice"].next(1)) < self.random_share:
             drawn = self._streams["random"].next(self.spaces.action_columns).numpy()
-            actions = self.spaces.random(drawn[None])
+            actions = self.spaces.random(drawn[None], self.collector.observations)
         return self.policy.limited_unit(actions, asked)
 
 

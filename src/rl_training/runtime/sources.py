@@ -29,6 +29,7 @@ from rl_training.core.transforms import ObservationNormalizer, RewardTransform, 
 from rl_training.core.types import Facts, State
 from rl_training.data.costs import TOLD, penalty_weights
 from rl_training.data.info import ReferenceReturns, reference_returns
+from rl_training.data.log import MASKS_ALONE
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import Fitted, PreparedDataset, failure_reward, reward_transform
 from rl_training.data.signals import asked_signals
@@ -388,6 +389,8 @@ class OnlineSource(RunSource):
         if not settings.history and not settings.rate:
             return None
         assert self.env is not None
+        if self.spaces.masked:
+            raise ConfigError(f"{self.env}: {MASKS_ALONE}")
         names = column_names_of(self.env, self.configs[0].env_kwargs)
         found = asked_signals(None, names, settings.history, settings.rate)
         assert found is not None

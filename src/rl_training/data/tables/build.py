@@ -17,6 +17,7 @@ from rl_training.core.signals import Signals
 from rl_training.core.spaces import Choice
 from rl_training.core.types import Array
 from rl_training.data.fields import (
+    ACTION_MASK,
     END_FLAGS,
     FIELDS,
     FORMULA_COLUMNS,
@@ -339,6 +340,8 @@ def _info(builder: TableBuilder, settings: TableFields, formulas: Formulas, info
         name: group if len(group) == builder.columns[name].shape[1] else None
         for name, group in groups.items()
     }
+    if names["obs"] is not None:  # the mask comes to stand behind them
+        names["obs"] += tuple(builder.fields.get(ACTION_MASK, ()))
     if formulas.signals is not None and None in names.values():
         several = "observations" if names["obs"] is None else "actions"
         raise DataError(f"{info.source}: {several} with formulas must be columns of one number per row")
