@@ -236,6 +236,50 @@ def test_the_page_of_one_run_shows_its_curve_losses_and_settings(tmp_path: Path)
     assert page.classes.count("level") == 3
 
 
+EXPLANATION = {
+    "actions": ["valve"],
+    "ranges": [100.0],
+    "importance": [{"column": "level", "shares": [0.25]}],
+    "rules": [
+        {"bounds": [{"column": "level", "above": True, "value": 1.4}], "share": 0.5, "differences": [12.0]}
+    ],
+    "responses": [
+        {
+            **{"column": "level", "action": "valve", "places": [0.0, 2.0], "mean": [1.0, 2.0]},
+            **{"low": [0.5, 1.0], "high": [2.0, 3.0], "density": [0.1, 1.0]},
+        }
+    ],
+    "proposed": [{"name": "valve", "logged": [1, 2], "policy": [3, 4], "low": [], "high": []}],
+    "what_if": [],
+}
+
+
+def judged_run(folder: Path, explanation: object) -> Path:
+    run = fake_run(folder, "td3_bc", len(list(folder.glob("*"))))
+    told = {"policies": [{"evidence": {"explanation": explanation}}]}
+    (run / "judgement.json").write_text(json.dumps(told))
+    return run
+
+
+def test_reports_say_what_the_first_policy_does(tmp_path: Path) -> None:
+    run = judged_run(tmp_path / "one", EXPLANATION)
+    text = write_report([run], tmp_path / "one.md", format="md").read_text()
+    assert "What does td3" in text and "| level above 1.40 | 50 % | valve +12 |" in text
+    judged_run(tmp_path / "several", EXPLANATION)
+    for algo in ("td3_bc", "iql"):
+        fake_run(tmp_path / "several", algo, 1, returns=[-400.0 if algo == "iql" else -100.0] * 3)
+    page = Page(write_report([tmp_path / "several"], tmp_path / "all.html"))
+    assert "level above 1.40" in page.text and "valve against level" in page.text
+    for part, wrong, said in (
+        ("ranges", [1.0, 2.0], "lists of different lengths"),
+        ("rules", [{"bounds": [], "share": "half", "differences": [1.0]}], "rules must be a list of values"),
+        ("what_if", [{"name": "r", "logged": [], "policy": []}], "a course without steps"),
+    ):
+        run = judged_run(tmp_path / part, {**EXPLANATION, part: wrong})
+        with pytest.raises(UserError, match=rf"judgement.json is not the judgement of a run: .*{said}"):
+            write_report([run], tmp_path / "one.html")
+
+
 def test_text_from_run_files_is_escaped_everywhere(tmp_path: Path) -> None:
     shown = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'|`[x](javascript:alert(3))"
     attack = f"\x1b[31m{shown}\x1b]8;;http://a\x07\x1b[0m\x9b2J\x08\u202e"

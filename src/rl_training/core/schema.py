@@ -88,8 +88,8 @@ def _fits(value: object, hint: Any) -> bool:
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)
-    if is_dataclass(hint):
-        return False  # a mapping in its place was looked into before
+    if is_dataclass(hint):  # one of a list; a single one was looked into before, for its own words
+        return isinstance(value, Mapping) and not any(_problems(hint, value, False, ""))
     if origin is tuple:
         return isinstance(value, list | tuple) and all(_fits(item, parts[0]) for item in value)
     if origin is not None:  # a mapping
@@ -129,11 +129,16 @@ def _converted(value: Any, hint: Any) -> Any:
     inner = _inner(hint)
     if inner is not None and isinstance(value, Mapping):
         return _build(inner, value)
-    return tuple(value) if isinstance(value, list) and _takes_tuple(hint) else value
+    if not (isinstance(value, list) and _takes_tuple(hint)):
+        return value
+    (one,) = {*get_args(hint)} - {...} if get_origin(hint) is tuple else {None}
+    return tuple(_build(one, each) for each in value) if is_dataclass(one) else tuple(value)
 
 
 def _inner(hint: Any) -> Any:
     """The dataclass that an entry is made of, alone or as an alternative to null."""
+    if get_origin(hint) is tuple:
+        return None
     return next((part for part in (hint, *get_args(hint)) if is_dataclass(part)), None)
 
 

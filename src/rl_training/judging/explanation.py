@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rl_training.core.schema import SchemaProblem, read_facts
 from rl_training.core.spaces import Spaces
 from rl_training.data.episodes import IntArray
 from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
@@ -102,6 +103,24 @@ class Explanation:
     """actions of one logged episode: what was done, and what the policy would have done in these states"""
     what_if: tuple[Course, ...] = ()
     """the same episode as a model believes it would have gone under the policy: columns, then the reward"""
+
+    @classmethod
+    def read(cls, values: object) -> Explanation:
+        """From the plain data that a judgement is kept as; whatever does not fit together is refused."""
+        found = read_facts(cls, values)
+        per_action = {len(found.actions), len(found.ranges)}
+        per_action |= {len(each.shares) for each in found.importance}
+        per_action |= {len(each.differences) for each in found.rules}
+        lines = [(each.logged, each.policy) for each in (*found.proposed, *found.what_if)]
+        lines += [(each.low, each.high) for each in (*found.proposed, *found.what_if)]
+        lines += [
+            (each.places, side) for each in found.responses for side in (each.mean, each.low, each.high)
+        ]
+        if len(per_action) > 1 or any(len(one) != len(other) for one, other in lines):
+            raise SchemaProblem("lists of different lengths stand beside each other")
+        if any(not each.logged or len(each.low) not in (0, len(each.logged)) for each in found.what_if):
+            raise SchemaProblem("a course without steps")
+        return found
 
 
 def explain(log: JudgedLog, act: Act, spaces: Spaces, name_of: NameOf) -> Explanation:

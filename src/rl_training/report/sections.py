@@ -13,6 +13,7 @@ import numpy as np
 from rl_training.judging.verdict import Interval
 from rl_training.report.charts import Band, Chart, Level, Series
 from rl_training.report.content import MARK, Cell, Section, Table, plain_number
+from rl_training.report.explain import explained
 from rl_training.report.online import online_table, phase_marks
 from rl_training.report.statistics import (
     STATISTICS,
@@ -61,6 +62,7 @@ def sections(study: Study, folder: Path, seed: int = 0) -> list[Section]:
     if len(study.runs) == 1:
         return _one_run(study, folder)
     parts = [_task_section(task, seed) for task in study.tasks]
+    parts += [each for task in study.tasks for each in _what_the_first_does(task)]
     if len(study.tasks) > 1 and study.metric == SCORE:
         parts.append(Section("All tasks together", tuple(_across_tasks(study, seed))))
     tables = (
@@ -77,11 +79,20 @@ def _one_run(study: Study, folder: Path) -> list[Section]:
     (task,), (run,) = study.tasks, study.runs
     curve = [_run_curve(run, task)] if run.series(task.metric) else []
     parts = [Section(task.label, (*curve, result_table(run, task.metric, folder)))]
+    parts += _what_the_first_does(task)
     losses = _training_charts(run, task)
     if losses:
         parts.append(Section("Training", tuple(losses)))
     tables = (judgements_table(study), datasets_table(study), settings_table(run))
     return parts + [Section(table.title, (table,)) for table in tables if table.rows]
+
+
+def _what_the_first_does(task: Task) -> list[Section]:
+    """Of the first configuration, or of its first run that tells; groups are sorted from the best down."""
+    runs = [run for run in task.groups[0].members if run.explanation is not None]
+    if not runs or (told := runs[0].explanation) is None:
+        return []
+    return [explained(told, f"What does {runs[0].name} do?")]
 
 
 def _run_curve(run: RunRecord, task: Task) -> Chart:

@@ -16,11 +16,14 @@ from typing import Any
 
 from rl_training.config.yaml import read_yaml
 from rl_training.core.errors import UserError
+from rl_training.core.files import parse_json
+from rl_training.core.schema import SchemaProblem
 from rl_training.core.types import Facts, number
 from rl_training.data.info import ReferenceReturns
 from rl_training.judging.candidates import Candidate, candidate_of, estimate_of
+from rl_training.judging.explanation import Explanation
 from rl_training.judging.verdict import Interval
-from rl_training.runs.directory import CONFIG_FILE, algorithm_title, read_summary, step_label
+from rl_training.runs.directory import CONFIG_FILE, JUDGEMENT_FILE, algorithm_title, read_summary, step_label
 from rl_training.runs.metrics import read_metrics
 
 RUN_FORMAT = 1
@@ -116,6 +119,21 @@ class RunRecord:
         if metric != SCORE or low is None or high is None or low == high:
             return None
         return ReferenceReturns(low, high, "").normalized_score(value)
+
+    @cached_property
+    def explanation(self) -> Explanation | None:
+        """What the policy does, as far as the run's judgement tells it."""
+        path = self.path / JUDGEMENT_FILE
+        try:
+            told = parse_json(path.read_bytes())["policies"][0]["evidence"]["explanation"]
+        except (OSError, ValueError, KeyError, IndexError, TypeError):
+            return None  # not judged, or by a version that did not tell
+        try:
+            return None if told is None else Explanation.read(told)
+        except SchemaProblem as problem:
+            raise UserError(
+                f"{path} is not the judgement of a run: {problem}; delete it to do without"
+            ) from None
 
     @property
     def versions(self) -> Facts:

@@ -23,6 +23,8 @@ from rl_training.core.version import library_versions
 from rl_training.policies.export.card import SeedEstimate, SeedScore
 
 SUMMARY_FILE = "summary.json"
+JUDGEMENT_FILE = "judgement.json"
+"""What a run that was judged by its log says of its policy, in full."""
 
 
 @dataclass(frozen=True)

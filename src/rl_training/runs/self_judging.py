@@ -18,12 +18,11 @@ from rl_training.judging.judge_policies import judge
 from rl_training.judging.log import JudgedLog
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.verdict import Judgement, PolicyJudgement
+from rl_training.runs.directory import JUDGEMENT_FILE
 from rl_training.runs.metrics import Progress
 from rl_training.runs.saving import Checkpoints
 from rl_training.runtime.callbacks import Callback, Run
 from rl_training.runtime.loop import orderly_stop
-
-JUDGEMENT_FILE = "judgement.json"
 
 LIGHTER: State = {"importance": False, "model_members": 3}
 MODEL_UPDATES = 2000
