@@ -117,6 +117,8 @@ def test_few_minutes_try_less(tmp_path: Path) -> None:
     spaces = Spaces(2, (0.0,), (100.0,))
     names = [[each.name for each in portfolio_module.portfolio(spaces, minutes)] for minutes in (2.9, 3.0)]
     assert names[0] == ["bc", "lion", "td3_bc-bold", "iql"] and len(names[1]) == 6
+    updates = [portfolio_module.portfolio(spaces, minutes)[1].updates for minutes in (2.9, 3.0)]
+    assert updates == [3_000, 5_000], "lion's three stages"
     for minutes, early in ((2.9, 1000), (3.0, 500)):
         common = portfolio_module.Common({"dataset_path": "log.csv"}, spaces, 0.9, 0, 0.2, minutes)
         assert common.config(Recipe("bc", "bc", {}), tmp_path, 1000).checkpoint_interval == early

@@ -56,6 +56,9 @@ CONTINUOUS = (
     Recipe("iql", "iql", {"beta": 3.0}),
     Recipe("iql-bold", "iql", {"beta": 10.0, "expectile": 0.9}, spare=True),
 )
+BRIEF_STAGES = {"model_updates": 2_000, "behavior_updates": 500, "policy_updates": 500}
+BRIEF = {"lion": Recipe("lion", "lion", BRIEF_STAGES, updates=sum(BRIEF_STAGES.values()))}
+"""What takes the place of a recipe where minutes are few."""
 WITH_CHOICES = (
     Recipe("bc", "bc", {}),
     Recipe("iql", "iql", {"beta": 3.0}),
@@ -69,7 +72,9 @@ def portfolio(spaces: Spaces, minutes: float) -> tuple[Recipe, ...]:
     them.
     """
     recipes = WITH_CHOICES if any(spaces.choices) else CONTINUOUS
-    return tuple(each for each in recipes if minutes >= FEW_MINUTES or not each.spare)
+    if minutes >= FEW_MINUTES:
+        return recipes
+    return tuple(BRIEF.get(each.name, each) for each in recipes if not each.spare)
 
 
 @dataclass(frozen=True)
