@@ -118,7 +118,7 @@ def _bounds(log: EpisodeLog, choice: LogChoice) -> Spaces | None:
         return None
     obs_dim, columns = (values.shape[1] if values.ndim > 1 else 1 for values in (log.obs, log.actions))
     bounds = {"action_low": choice.action_low, "action_high": choice.action_high}
-    return stated_spaces(obs_dim, log.info.choices or (None,) * columns, bounds)
+    return stated_spaces(obs_dim, log.info.choices or (None,) * columns, bounds, masked=log.info.masked)
 
 
 class LogReader:
