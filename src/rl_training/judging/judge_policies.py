@@ -37,6 +37,7 @@ from rl_training.judging.log import Float64Array, JudgedLog
 from rl_training.judging.model import fit_dynamics, roll_out, what_if
 from rl_training.judging.operators import Operator, against_the_best, operators_of
 from rl_training.judging.policies import (
+    FileWithPast,
     JudgedPolicy,
     PolicyActions,
     Predicts,
@@ -398,8 +399,12 @@ class PolicyJudge:
         trained = critic.values(policy.asked(self.log.obs), self.log.actions)
         return checks.critic_optimism(self.log, self.fitted, index, trained, self.config)
 
-    def explanation(self, policy: JudgedPolicy) -> Explanation:
-        """What the policy does, and what the model believes would have followed in one episode."""
+    def explanation(self, policy: JudgedPolicy) -> Explanation | None:
+        """What the policy does, and what the model believes would have followed in one episode; a file that
+        keeps its past itself cannot be asked about rows out of their order.
+        """
+        if isinstance(policy.predictor, FileWithPast):
+            return None
         log, signals = self.log, self.signals
         found = explain(log, policy.actions, self.spaces, self.name_of)
         if self.dynamics is None:

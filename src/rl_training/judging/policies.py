@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rl_training.core.errors import DataError, UserError, WrongTypeError
 from rl_training.core.expressions import Column, Node
+from rl_training.core.over_log import rows_since_start
 from rl_training.core.spaces import Spaces
 from rl_training.core.streams import torch_generator
 from rl_training.data.info import DataInfo
@@ -20,7 +21,8 @@ from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.verdict import Check
 from rl_training.models.actors import draw_many, gaussian_log_prob, squashed_log_prob
 from rl_training.models.choices import FactoredActor
-from rl_training.policies.opened import DeployedPolicy
+from rl_training.policies.acting import REMEMBERS, Controller
+from rl_training.policies.opened import DeployedPolicy, FileMemory
 from rl_training.policies.policy import Policy
 from rl_training.policies.signals import SignalMemory, rate_limit_of
 
@@ -189,6 +191,41 @@ class AskedWithSignals:
         return self.policy.distribution(rows)
 
 
+class FileWithPast:
+    """A policy file that keeps its past itself: stepped through the log with what was seen and done there."""
+
+    def __init__(self, policy: DeployedPolicy, memory: FileMemory, places: Sequence[int], width: int) -> None:
+        self.policy, self.memory, self.places = policy, memory, list(places)
+        self.spaces = replace(policy.spaces, obs_dim=width)
+
+    def predict(self, obs: FloatArray) -> FloatArray:
+        """It has no answer to a row alone."""
+        raise UserError(REMEMBERS)
+
+    def in_the_log(self, log: JudgedLog) -> PolicyActions:
+        """Its actions in every row and in what followed, had it been asked at every step of the log."""
+        memory, since_start = self.memory, rows_since_start(log.ends)
+        columns, fill = log.obs[:, self.places], memory.first_action
+        after = memory.program.states_over_log(columns, log.actions, since_start, fill)
+        first = since_start == 0
+        before, previous = np.roll(after, 1, axis=0), np.roll(log.actions, 1, axis=0)
+        before[first], previous[first] = 0.0, fill
+        here, _ = memory.features(columns, previous, before, first)
+        there, _ = memory.features(log.next_obs[:, self.places], log.actions, after, np.zeros_like(first))
+        return PolicyActions(*(self.policy.act(asked)[:, None] for asked in (here, there)))
+
+    def through_time(self) -> Callable[[FloatArray], FloatArray]:
+        """Its actions from where episodes begin, step by step, each after what it did before."""
+        controllers: list[Controller] = []
+
+        def act(obs: FloatArray) -> FloatArray:
+            if not controllers:
+                controllers.append(self.policy.controller(len(obs), guard=False))
+            return controllers[0].act(obs[:, self.places]).action
+
+        return act
+
+
 def asked_by_log(name: str, policy: Predicts, info: DataInfo) -> Predicts:
     """The policy as it is asked in the rows of a log, whose observations may be signals of more than one."""
     memory = getattr(policy, "memory", None)
@@ -203,10 +240,6 @@ def asked_by_log(name: str, policy: Predicts, info: DataInfo) -> Predicts:
     if not isinstance(policy, Policy | DeployedPolicy):
         return policy
     program = info.signals.program
-    if isinstance(policy, DeployedPolicy) and memory is not None:
-        raise DataError(
-            f"policy {name} is a file that keeps its past itself: judge the run that it was exported from"
-        )
     wanted: Sequence[Node] = [Column(each) for each in policy.features.observations or program.columns]
     if isinstance(memory, SignalMemory):
         wanted = memory.program.nodes
@@ -219,7 +252,22 @@ def asked_by_log(name: str, policy: Predicts, info: DataInfo) -> Predicts:
             f"policy {name} is asked with {lacks}, which {info.source} is read without; read it with all "
             "that the policies are asked with (--obs, --history)"
         )
-    return AskedWithSignals(policy, [places[node] for node in wanted], program.width)
+    if not isinstance(memory, FileMemory):
+        return AskedWithSignals(policy, [places[node] for node in wanted], program.width)
+    assert isinstance(policy, DeployedPolicy)
+    if policy.spaces.choices:
+        raise DataError(
+            f"policy {name} is a file that keeps its past itself and chooses among levels: judge the run it "
+            "was exported from"
+        )
+    seen = [places.get(Column(each)) for each in memory.program.columns]
+    if None in seen:
+        hidden = memory.program.columns[seen.index(None)]
+        raise DataError(
+            f"policy {name} is a file that is asked with {hidden} itself, which {info.source} is read "
+            f"without; add it to the observations (--obs)"
+        )
+    return FileWithPast(policy, memory, [place for place in seen if place is not None], program.width)
 
 
 def head_of(policy: Predicts) -> str | None:
@@ -293,10 +341,15 @@ def actions_in_the_log(
         generator = torch_generator(config.seed, "judge", "drawn actions", name)
         return policy.drawn(obs, torch.randn((len(obs), draws, policy.action_dim), generator=generator))
 
-    return [
-        PolicyActions(actions(each, log.obs, "here"), actions(each, log.next_obs, "there"))
-        for each in policies
-    ]
+    def both(policy: JudgedPolicy) -> PolicyActions:
+        if isinstance(policy.predictor, FileWithPast):
+            found = policy.predictor.in_the_log(log)
+            return PolicyActions(
+                *(np.repeat(each, max(1, draws), axis=1) for each in (found.here, found.there))
+            )
+        return PolicyActions(actions(policy, log.obs, "here"), actions(policy, log.next_obs, "there"))
+
+    return [both(each) for each in policies]
 
 
 def rollout_actions(
@@ -304,6 +357,8 @@ def rollout_actions(
 ) -> Callable[[FloatArray], FloatArray]:
     """A policy inside the model, `[worlds * n, obs_dim]` -> `[worlds * n, action_dim]`: one action per row
     and step, a fresh draw where it is judged by draws. Worlds share their noise."""
+    if isinstance(policy.predictor, FileWithPast):
+        return policy.predictor.through_time()
     if not config.action_draws or not policy.can_draw:
         return policy.actions
     generator = torch_generator(config.seed, "judge", "rollout actions")
