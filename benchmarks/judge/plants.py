@@ -312,13 +312,6 @@ def controllers(plant: Plant) -> dict[str, Controller]:
     return {name: Controller(plant, control, plant.spaces) for name, control in every.items()}
 
 
-def without(plant: Plant, *columns: int) -> Plant:
-    """The same plant, of whose readings some never reach the log; operators see them all the same."""
-    kept = [i for i in range(plant.spaces.obs_dim) if i not in columns]
-    full = plant.read
-    return replace(plant, read=lambda state: full(state)[:, kept], hand_sees=full)
-
-
 def two_in_one(plant: Plant, answer: float = 0.3) -> Plant:
     """Half of the runs are from a plant that answers less to its actions; nothing logged says which."""
     middle = (np.array(plant.low) + np.array(plant.high)) / 2.0

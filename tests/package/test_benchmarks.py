@@ -101,7 +101,7 @@ STARTS = {
     "serve/kills.py": Start("--kills 1", "beyond it: 0"),
     "serve/hostile.py": Start("--requests 40", "errors of the server or no answer: 0"),
     "judge/truth.py": Start(f"{TRUTH} --seeds 0", "| pendulum-random-0.001 0 | headline |"),
-    "judge/hidden.py": Start("--logs tank --seeds 0 --updates 20", "clean ones that did not:"),
+    "judge/hidden.py": Start("--logs tank --seeds 0 --updates 20", "logs with another named:"),
     "judge/dial.py": Start(
         "--plants tank --algos lion --set model_updates=2 --set behavior_updates=2 --set total_timesteps=5 "
         "--set horizon=2 --set hidden_sizes=[4] --judge --picture dial.html --settings {judge}",
@@ -113,6 +113,9 @@ STARTS = {
         "--policies {data} --task hopper --log mixed --rows 600 --longest 20 --episodes 2 --out out "
         "--no-peer --settings {judge}",
         "| hopper mixed 0 | judge: model |",
+    ),
+    "judge/short_episodes.py": Start(
+        "--plants cart --length 20 --seeds 0 --settings {judge}", "| cart, 20 rows, seed 0 | model |"
     ),
     "judge/active_ops.py": Start(
         "--data {returns} --policies 5 --repetitions 2 --episodes 20 50", "| both, first 5 | "
