@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ def test_the_further_a_policy_leads_out_of_the_log_the_less_it_earns_in_the_rank
 ) -> None:
     for each in judged.policies:
         outside = each.checks["rollout_coverage"].numbers["share_outside"]
-        doubt = min(max((outside - 0.4) / 0.4, 0.0), 1.0)
+        doubt = min(max((outside - 0.4) / 0.4, 0.0), 0.9)
         both = weighted(each.estimates["fqe"], each.estimates["model"])
         worst = 10.0 * float(np.percentile(log.rewards.numpy(), 1.0))  # the horizon of 0.9 is 10 steps
         assert each.score == pytest.approx((1.0 - doubt) * both + doubt * worst, rel=1e-6)
@@ -127,6 +128,18 @@ def test_the_further_a_policy_leads_out_of_the_log_the_less_it_earns_in_the_rank
     # Without a model of where a policy leads, the lower end of what is fitted.
     (alone,) = judge(Always(0.1), log, **{**ONLY_VALUES, "updates": 2}).policies
     assert alone.score == alone.low
+
+
+def test_policies_that_all_leave_the_log_are_told_apart_all_the_same() -> None:
+    """All rollouts outside of it: nine tenths of the way to the worst, which is 0 here."""
+    data = SimpleNamespace(worst_value=0.0)
+    score_of = judge_policies.PolicyJudge.score_of
+    check = {"rollout_coverage": Check("refused", "far", {"share_outside": 1.0})}
+    found = [
+        score_of(SimpleNamespace(log=data), Interval(value), Interval(value + 2.0), check)  # type: ignore[arg-type]
+        for value in (4.0, 9.0)
+    ]
+    assert found == pytest.approx([0.5, 1.0])
 
 
 def test_the_worst_value_is_that_of_the_lowest_rewards() -> None:

@@ -71,8 +71,11 @@ if TYPE_CHECKING:
     from rl_training.judging.keywords import JudgeKeywords
 
 TRUSTED, LOST = 0.4, 0.8
-"""Shares outside the log along rollouts: up to the first a score is what both methods say, from the second
-on it is the worst value of the log."""
+"""Shares outside the log along rollouts: up to the first a score is what both methods say, from about the
+second on hardly more than the worst value of the log."""
+
+MOST_DOUBT = 0.9
+"""Where the model leads every policy out of the log, what both methods say still tells them apart."""
 
 Policies = Mapping[str, Predicts] | Sequence[Predicts] | Predicts
 
@@ -476,7 +479,7 @@ class PolicyJudge:
         if model is None:
             return self.log.worst_value if fitted.low is None else fitted.low
         outside = found["rollout_coverage"].numbers["share_outside"]
-        doubt = float(np.clip((outside - TRUSTED) / (LOST - TRUSTED), 0.0, 1.0))
+        doubt = float(np.clip((outside - TRUSTED) / (LOST - TRUSTED), 0.0, MOST_DOUBT))
         both = weighted(fitted, model)
         if not np.isfinite(both):
             return self.log.worst_value
