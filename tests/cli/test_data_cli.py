@@ -71,6 +71,30 @@ def test_actions_and_observations_have_tables_of_their_own(
     assert heads[0] < where["valve"] < heads[1] < where["level"]
 
 
+def test_costs_are_told_with_their_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two episodes of four rows, hot in two rows of the first: 2 of 8 rows, 1 an episode, half kept 0.3."""
+    rows = [f"{T},0,0,{row // 4}" for row, T in enumerate([70, 81, 82, 75, 60, 61, 62, 63])]
+    (tmp_path / "log.csv").write_text("\n".join(["T,valve,reward,run", *rows]))
+    asked = ("log.csv", "--obs", "T", "--action", "valve", "--reward", "reward", "--episode", "run")
+    limits = ("--cost", "hot: T > 80", "--cost", "warm: T > 65", "--limit", "hot: 0.3")
+    assert run("inspect", *asked, *limits) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "cost mean per step per episode limit episodes that keep it" in lines
+    assert "hot 0.25 1 0.3 per step 50.0%" in lines and "warm 0.5 2 – –" in lines
+    assert any(line.startswith("- Only 1 of 2 episodes cost more of hot than the least") for line in lines)
+    assert run("inspect", *asked, *limits, "--json") == 0
+    told = json.loads(capsys.readouterr().out)["costs"]
+    assert told["hot"] == {
+        "per_step": 0.25,
+        "per_episode": 1.0,
+        "costly_episodes": 1,
+        "limit": "0.3 per step",
+        "episodes_within": 0.5,
+    }
+    assert run("inspect", *asked, "--limit", "hot: 0.3") == 2
+    assert "limits names 'hot', which is no cost" in capsys.readouterr().err
+
+
 def test_inspect_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     columns = episodes([4, 6], [True, False])
     write_npz(tmp_path / "log.npz", columns)

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from judging_problems import lqr_log
-from rl_training.config.run import TrainConfig
+from rl_training.config.run import TrainConfig, load_config
 from rl_training.core.errors import ConfigError
+from rl_training.judging.candidates import candidate_of, ranking, tell_broken, ties
+from rl_training.report.compare import estimated_verdict
 from rl_training.sweeps import tune
-from rl_training.sweeps.choice import chosen_metric, judged, told_ranking
+from rl_training.sweeps.choice import by_the_judge, chosen_metric, judged, told_ranking
 from rl_training.sweeps.plan import SweepConfig, expand, plan_sweep
 from rl_training.sweeps.status import final_metrics, run_status
 from rl_training.sweeps.tune import TuneConfig
@@ -224,3 +226,66 @@ def test_a_search_must_not_vary_how_it_is_judged(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="5 episodes are fewer than 20"):
         plain = {"algo_kwargs.alpha": {"low": 1.0, "high": 2.0}}
         tune.with_metric(TuneConfig.build({"base": base(write_log(tmp_path, 5)), "space": plain}))
+
+
+def test_what_breaks_a_limit_comes_last_and_is_not_to_be_taken(tmp_path: Path) -> None:
+    told = {"judge_verdict": "better"}
+    metrics = {
+        "wild": {**judgement(9.0, 1.0), **told, "judge_limits": "breaks"},
+        "odd": {**judgement(8.0, 1.0), **told, "judge_limits": "cannot tell"},
+        "safe": {**judgement(2.0, 1.0), **told, "judge_limits": "keeps"},
+    }
+    found = {name: candidate for name, each in metrics.items() if (candidate := candidate_of([each]))}
+    assert ranking(found) == ["safe", "odd", "wild"] and ties(found) == ()
+    assert found["safe"].told == "better, keeps its limits"
+    assert tell_broken(found) == "odd (limits: cannot tell), wild (breaks a limit)"
+    mixed = candidate_of([metrics["safe"], metrics["wild"]])
+    assert mixed is not None and mixed.limits == "breaks" and mixed.out_of_question
+    unknown = candidate_of([metrics["safe"], {**judgement(2.0, 1.0), **told}])
+    assert unknown is not None and unknown.limits == "cannot tell"
+    runs = {name: [each] for name, each in metrics.items()}
+    assert by_the_judge(runs) == (
+        "by the judge's score, estimated, not measured: safe (better, keeps its limits, score 1); "
+        "not to be taken: odd (limits: cannot tell), wild (breaks a limit)"
+    )
+    del runs["safe"]
+    assert by_the_judge(runs).startswith("none can be taken, limits are not kept: odd")
+    assert estimated_verdict(found["safe"], found["wild"]) == (
+        "A is to be taken, whatever the other earns: A keeps its limits; B breaks a limit."
+    )
+    assert estimated_verdict(found["odd"], found["wild"]).startswith("Neither is to be taken")
+
+
+def test_the_best_trial_keeps_its_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    space = {"algo_kwargs.penalty.wear": {"low": 0.1, "high": 10.0, "log": True}}
+    limits = {"costs": {"wear": "action_0 ** 2"}, "limits": {"wear": 0.05}}
+    given = {"base": base(write_log(tmp_path), **limits), "space": space, "trials": 3}
+    found = {
+        "trial-0": {**judgement(9.0, 1.0), "judge_limits": "breaks", "judge_excess": 2.0},
+        "trial-1": {**judgement(2.0, 1.0), "judge_limits": "keeps", "judge_excess": -0.5},
+        "trial-2": {**judgement(8.0, 1.0), "judge_limits": "cannot tell", "judge_excess": 0.0},
+    }
+    for each in found.values():
+        each["judge_verdict"] = "better"
+    lines: list[str] = []
+    settings = tune.with_metric(TuneConfig.build(given))
+    study = tune.open_study(tmp_path, settings)
+    search = tune.Search(study, settings, tmp_path, lines.append)
+    monkeypatch.setattr(tune, "final_metrics", lambda run_dir: found[run_dir.parent.name])
+    tasks = list(search.tasks())
+    for task in tasks[:1]:
+        search.judge(task)
+    assert search.result(None).best_value is None
+    for task in tasks[1:]:
+        search.judge(task)
+    result = search.result(None)
+    assert result.best_value == 1.0 and result.level == ()
+    assert lines[0].endswith("judge_score 8, better, breaks a limit")
+    weight = result.best_params["algo_kwargs.penalty.wear"]
+    best = config_of(tmp_path / "best.yaml")
+    assert best["algo_kwargs"]["penalty"] == {"wear": weight}
+
+
+def config_of(path: Path) -> dict[str, Any]:
+    return load_config(path).to_dict()

@@ -16,15 +16,19 @@ import torch
 import rl_training
 from rl_training.cli import main
 from rl_training.core.errors import ConfigError, DataError, RunFailed
+from rl_training.core.limits import Limit
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.data import DataInfo, TransitionDataset
 from rl_training.data.splits import split_episodes
 from rl_training.judging.verdict import (
     ActionComparison,
     BehaviourJudgement,
+    CostJudgement,
     Evidence,
     Interval,
     Judgement,
+    LimitOutcome,
+    OperatorJudgement,
     PolicyJudgement,
     Verdict,
 )
@@ -122,6 +126,96 @@ def test_few_minutes_try_less(tmp_path: Path) -> None:
     for minutes, early in ((2.9, 1000), (3.0, 500)):
         common = portfolio_module.Common({"dataset_path": "log.csv"}, spaces, 0.9, 0, 0.2, minutes)
         assert common.config(Recipe("bc", "bc", {}), tmp_path, 1000).checkpoint_interval == early
+
+
+# ---- limits
+
+
+def costing(outcome: LimitOutcome, value: float | None = None) -> tuple[CostJudgement, ...]:
+    """A cost with the limit 1."""
+    if value is None:
+        value = {"keeps": 0.5, "cannot tell": 1.0, "breaks": 1.5}[outcome]
+    return (CostJudgement("heat", "step", value, value - 0.1, value + 0.1, 1.0, outcome),)
+
+
+def limited(behaviour: LimitOutcome, *policies: PolicyJudgement, **costs: LimitOutcome) -> Judgement:
+    """Policies by name keep the limit, break it, or nobody can tell; so does the log's own behaviour."""
+    given = [replace(each, costs=costing(costs[each.name])) for each in policies]
+    found = judgement(*given)
+    return replace(found, behaviour=replace(found.behaviour, costs=costing(behaviour)))
+
+
+def test_what_does_not_keep_a_limit_is_never_recommended_whatever_it_earns() -> None:
+    policies = (judged("wild", 99.0), judged("odd", 50.0), judged("safe", 2.0))
+    found = limited("keeps", *policies, wild="breaks", odd="cannot tell", safe="keeps")
+    assert choose(found, [10.0]).name == "safe"
+    none = choose(limited("keeps", *policies[:2], wild="breaks", odd="cannot tell"), [10.0])
+    assert none.name is None and none.reason == (
+        "Of 2 candidates none is better than what was logged and shown to keep limits. "
+        "odd comes nearest: odd says so."
+    )
+
+
+def test_where_the_log_itself_breaks_a_limit_the_best_that_keeps_it_is_taken_also_if_it_earns_less() -> None:
+    policies = (
+        judged("wild", 99.0),
+        judged("poor", -9.0, "worse"),
+        judged("fair", -2.0, "indistinguishable"),
+    )
+    outcomes: dict[str, LimitOutcome] = {"wild": "breaks", "poor": "keeps", "fair": "keeps"}
+    assert choose(limited("breaks", *policies, **outcomes), [10.0]).name == "fair"
+    for behaviour in ("keeps", "cannot tell"):
+        assert choose(limited(behaviour, *policies, **outcomes), [10.0]).name is None
+    refused = replace(policies[2], verdict="refused")
+    assert choose(limited("breaks", refused, policies[1], fair="keeps", poor="keeps"), [1.0]).name == "poor"
+
+
+def test_an_operator_above_a_limit_is_no_standard() -> None:
+    found = limited("keeps", judged("safe", 5.0, best=6.5), safe="keeps")
+    assert choose(found, [10.0]).name is None
+    ada = OperatorJudgement("Ada", 6.5, 6.0, 7.0, 20, costing("cannot tell", value=1.05))
+    assert choose(replace(found, operators=(ada,)), [10.0]).name == "safe"
+    within = replace(ada, costs=costing("cannot tell", value=0.95))
+    assert choose(replace(found, operators=(within,)), [10.0]).name is None
+
+
+def test_a_limit_must_be_kept_on_fresh_resamples_too() -> None:
+    first = choose(limited("keeps", judged("iql", 5.0), iql="keeps"), [1.0])
+    again = confirmed(first, limited("keeps", judged("iql", 5.0), iql="cannot tell"))
+    assert again.name is None and "it is not shown to keep the limits: iql says so" in again.reason
+
+
+def test_weights_follow_from_rewards_limits_and_costs() -> None:
+    """Rewards 0 and 2 have a standard deviation of 1; half of the rows cost 1, ten rows make an episode."""
+    whole = costly_log()
+    spread = float(whole.rewards.double().std())
+    for limit, level in (
+        (Limit("heat", 0.1), 0.5),
+        (Limit("heat", 2.0), 2.0),
+        (Limit("heat", 1.0, "episode"), 0.5),
+        (Limit("heat", 8.0, "episode"), 0.8),
+    ):
+        (weight,) = portfolio_module.penalties(whole, [limit], 5.0).values()
+        assert weight == pytest.approx(5.0 * spread / level, rel=1e-2)
+    spaces = Spaces(1, (0.0,), (1.0,))
+    assert portfolio_module.portfolio(spaces, 20.0, whole, ()) == portfolio_module.CONTINUOUS
+    plain, limit = {each.name for each in portfolio_module.CONTINUOUS}, Limit("heat", 0.1)
+    tried = {each.name: each for each in portfolio_module.portfolio(spaces, 20.0, whole, [limit])}
+    assert {"lion-careful", "iql-strict", "td3_bc-bold-careful"} <= set(tried) - plain
+    light, heavy = (tried[f"iql-{word}"].settings["penalty"]["heat"] for word in ("careful", "strict"))
+    assert heavy == pytest.approx(10 * light, rel=1e-2)
+    assert "bc-safe" not in tried  # no episode keeps it
+    kept = portfolio_module.portfolio(spaces, 2.0, whole, [Limit("heat", 0.5)])
+    few = {each.name for each in kept}  # minutes
+    assert {"bc-safe", "iql-strict"} < few and not {"iql-careful", "td3_bc"} & few
+
+
+def costly_log() -> TransitionDataset:
+    rows = 400
+    given = np.zeros((rows, 1)), np.zeros((rows, 1)), 2.0 * (np.arange(rows) % 2), np.zeros((rows, 1))
+    info = DataInfo(cost_names=("heat",))
+    ends = np.arange(rows) % 10 == 9
+    return TransitionDataset(*given, np.zeros(rows), truncations=ends, costs=np.arange(rows) % 2.0, info=info)
 
 
 # ---- what to log next

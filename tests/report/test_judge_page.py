@@ -10,8 +10,10 @@ import pytest
 
 from judging_problems import Proportional, lqr_log
 from rl_training.cli import main
+from rl_training.cli.judge import print_result
 from rl_training.core.errors import UserError
 from rl_training.judging import Interval, Judgement, judge, judge_policies
+from rl_training.judging.verdict import CostJudgement, LoggedCost
 from rl_training.report.charts import Bar, Cloud, Intervals, Scatter
 from rl_training.report.judge_page import write_judge_page
 
@@ -61,6 +63,44 @@ def test_every_policy_has_its_figures(judged: Judgement, tmp_path: Path) -> None
     assert page.count("<figcaption>Calibration</figcaption>") == 1
     assert page.index("What does steady do?") < page.index(">Checks<")
     assert page.count('<svg class="wide"') == page.count('<svg class="narrow"') == 16
+
+
+def costly(judged: Judgement) -> Judgement:
+    """With a cost whose limit the first policy keeps and the second breaks."""
+    kept = CostJudgement("heat", "step", 0.004, 0.001, 0.008, 0.01, "keeps")
+    broken = replace(kept, value=0.02, low=0.015, high=0.03, outcome="breaks")
+    steady, other = judged.policies
+    return replace(
+        judged,
+        policies=(replace(steady, costs=(kept,)), replace(other, costs=(broken,))),
+        behaviour=replace(judged.behaviour, costs=(replace(kept, outcome="cannot tell", high=0.02),)),
+        logged_costs=(LoggedCost("heat", 0.005, 0.05, 12, "0.01 per step", 0.75),),
+    )
+
+
+def test_limits_stand_with_the_verdicts_and_have_a_section(judged: Judgement, tmp_path: Path) -> None:
+    page = write_judge_page(costly(judged), tmp_path / "judge.html").read_text()
+    assert page.index("keeps its limits") < page.rindex("What does it cost?") < page.rindex(">Checks<")
+    for text in (
+        "0.004 [0.001, 0.008]",
+        "keeps it",
+        "breaks it",
+        "cannot tell",
+        "0.005 per step, 0.05 per episode",
+        "75% of episodes kept it",
+        "<figcaption>heat per step</figcaption>",
+        "within the limit",
+    ):
+        assert text in page, text
+    plain = write_judge_page(judged, tmp_path / "plain.html").read_text()
+    assert "What does it cost?" not in plain
+
+
+def test_limits_stand_in_the_terminal(judged: Judgement, capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(costly(judged))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "heat steady 0.01 per step 0.004 [0.001, 0.008] keeps it" in out
+    assert "heat as logged 0.01 per step 0.005 per step, 0.05 per episode 75% of episodes kept it" in out
 
 
 def test_a_directory_is_no_page(judged: Judgement, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import rl_training
 from helpers import train
 from judging_problems import lqr_log
 from rl_training.cli.train import report
@@ -21,6 +22,7 @@ from rl_training.config.run import TrainConfig
 from rl_training.core.checkpoints import load_run_state
 from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset
+from rl_training.report.pages import write_report
 from rl_training.runs import self_judging
 from rl_training.runs.export import export_checkpoint
 from rl_training.runs.metrics import read_metrics
@@ -227,3 +229,36 @@ def test_the_card_of_a_policy_without_environment_speaks_of_the_log(tmp_path: Pa
     card = (tmp_path / "p.safetensors.md").read_text()
     assert "raw as they stand in the log" in card and "in the log's units" in card
     assert "environment" not in card.partition("## Training")[0] and "`None`" not in card
+
+
+@pytest.mark.slow
+def test_costs_and_limits_are_judged_with_the_run_and_travel_with_it(tmp_path: Path) -> None:
+    """Uniform actions: a^2 is a third on average; a limit of 2 keeps everybody, as far as it can be told."""
+    log = lqr_log(episodes=60)
+    limits = {"costs": {"wear": "action_0 ** 2"}, "limits": {"wear": 2.0}, "penalty": {"wear": 0.1}}
+    result = judged(tmp_path, log, **limits)
+    metrics = result.metrics
+    assert metrics["judge_limits"] in ("keeps", "cannot tell") and metrics["judge_excess"] is not None
+    told = metrics["judge_costs"]["wear"]
+    assert told["limit"] == 2.0 and told["per"] == "step" and told["outcome"] == metrics["judge_limits"]
+    assert "the limit of wear, 2 per step" in metrics["judge_note"]
+    summary = json.loads((result.run_dir / "summary.json").read_text())
+    assert summary["metrics"]["judge_costs"]["wear"] == told
+    logged = summary["dataset"]["costs"]["wear"]
+    assert logged["per_step"] == pytest.approx(1 / 3, abs=0.05) and logged["episodes_within"] == 1.0
+    kept = json.loads((result.run_dir / "judgement.json").read_text())
+    assert kept["policies"][0]["costs"][0]["name"] == "wear"
+    card = export_checkpoint(result.run_dir, tmp_path / "policy.safetensors").with_suffix(".safetensors.md")
+    text = card.read_text()
+    assert (
+        "cost of the data: `wear` |" in text and "limit 2 per step, which 100% of the episodes kept" in text
+    )
+    assert "the limit of wear" in text
+    page = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert "Costs and limits" in page and "2 per step" in page
+    # a judgement afterwards knows the run's own limits, unless others are given
+    quick = {"updates": 20, "model_rollouts": False, "importance": False, "members": 2}
+    own = rl_training.judge(result.run_dir, log, **quick)
+    assert own.policies[0].costs[0].limit == 2.0
+    other = rl_training.judge(result.run_dir, log, limits={"wear": "1 per episode"}, **quick)
+    assert (other.policies[0].costs[0].limit, other.policies[0].costs[0].per) == (1.0, "episode")

@@ -78,6 +78,8 @@ def auto(
             data,
             columns=columns,
             fields={**fields, **bounds},
+            costs=None,
+            limits=None,
             out=out,
             workers=workers,
             ray=ray,

@@ -117,6 +117,7 @@ def inspect(
     """
     import warnings
 
+    from rl_training.config.data import TableFields
     from rl_training.data.convert import read_location, source_location
     from rl_training.data.inspect import inspect_log, plot_inspection
     from rl_training.data.reading import DataWarning
@@ -134,7 +135,8 @@ def inspect(
         warnings.simplefilter("ignore", DataWarning)  # they are part of the report
         log = read_location(place, exact=True, lenient=True, fields=fields)
     spaces = _stated_spaces(log, env_id, action_low, action_high) or _named_spaces(log.info.env_id)
-    found = inspect_log(log_with_signals(log, lenient=True), spaces)
+    limits = TableFields.build({"limits": fields.get("limits", {})}).stated_limits
+    found = inspect_log(log_with_signals(log, lenient=True), spaces, limits)
     if as_json:
         print_json(found.to_dict())
     else:
@@ -295,12 +297,15 @@ def _refuse_existing(path: Path | None, overwrite: bool) -> None:
 
 
 def _print_report(found: Inspection) -> None:
-    from rl_training.data.inspect import action_rows, observation_rows, overview_rows
+    from rl_training.data.inspect import action_rows, cost_rows, observation_rows, overview_rows
 
     print_table(("dataset", found.source), overview_rows(found))
     shares = "on a bound, or levels" if found.level_shares else "on a bound"
     print_table(("action", "min", "max", shares), action_rows(found))
     print_table(("observation", "min", "max", "mean", "std"), observation_rows(found))
+    if found.costs:
+        header = ("cost", "mean per step", "per episode", "limit", "episodes that keep it")
+        print_table(header, cost_rows(found))
     if found.advice is not None:
         print_table(("earlier rows looked at", "changes not foreseen"), found.advice.rows())
         for sentence in found.advice.sentences:

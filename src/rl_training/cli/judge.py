@@ -132,6 +132,7 @@ def refuse_missing(policies: list[Path]) -> None:
 def print_result(result: Judgement) -> None:
     from rl_training.judging.dial import sentence_of_dial
     from rl_training.report.content import plain_number, with_interval
+    from rl_training.report.limits import COST_HEADER, cost_rows
 
     def numbers(of: Bounded) -> tuple[str, str]:
         return with_interval(of), plain_number(result.per_step(of.value))
@@ -141,6 +142,8 @@ def print_result(result: Judgement) -> None:
     rows += [(f"operator {each.name}", "–", *numbers(each)) for each in result.operators]
     share = f"{100 * float(result.settings['confidence']):.0f} %"
     print_table(("policy", "verdict", f"value [{share}]", "per step"), rows)
+    if result.logged_costs:
+        print_table(COST_HEADER, cost_rows(result))
     for policy in result.ranking():
         typer.echo(f"{policy.name}: {policy.sentence}")
     for first, second in pairwise(result.ranking()):
@@ -184,5 +187,6 @@ class Stages:
 
     def tell(self, name: str, done: int, total: int) -> None:
         if name not in self.tasks:
-            self.tasks[name] = self.progress.add_task(STAGES.get(name, name), total=total)
+            told = STAGES.get(name, name.replace("_", " "))
+            self.tasks[name] = self.progress.add_task(told, total=total)
         self.progress.update(self.tasks[name], completed=done, total=total)

@@ -80,6 +80,8 @@ def tune(
             rows += [("level with the best", told)]
         rows += [(key, str(value)) for key, value in result.best_params.items()]
         rows += [("best config", str(result.output_dir / BEST_FILE))]
+    elif "complete" in result.states:
+        rows += [("best", "none: no trial is shown to keep the limits")]
     print_table(("result", "value"), rows)
     if result.signal is not None:
         typer.echo(f"stopped and saved; go on with: rl-training tune {file}", err=True)

@@ -10,13 +10,16 @@ import numpy as np
 
 from rl_training.core.errors import DataError
 from rl_training.core.expressions import Expression
-from rl_training.core.limits import check_costs_named
+from rl_training.core.limits import Limit, check_costs_named
 from rl_training.core.over_log import LogRows, OverLog, refuse_long_lags, refuse_no_number, rows_since_start
 from rl_training.core.signals import in_single_precision
-from rl_training.core.types import Array
+from rl_training.core.types import Array, State
 from rl_training.data.log import EpisodeLog
 from rl_training.data.signals import column_names
 from rl_training.data.tables.formulas import cost_expression, has_next
+
+FEWEST_COSTLY = 10
+"""Episodes with a cost from which resampling shows how rare it is; with fewer, a resample may hold none."""
 
 TOLD = "cost"
 """What formulas call the one cost that came with the rows."""
@@ -82,3 +85,25 @@ def penalty_weights(penalty: Mapping[str, float], names: Sequence[str], source: 
     """The weight of every cost, in the order of the column; 0 where none is given."""
     check_costs_named("penalty", tuple(penalty), names, source)
     return tuple(penalty.get(name, 0.0) for name in names)
+
+
+def described_costs(
+    names: Sequence[str], totals: Array, steps: Array, limits: Sequence[Limit] = ()
+) -> dict[str, State]:
+    """What rows cost on average, what episodes do, how many cost more than the least, and the share of them
+    that kept a limit; by the names of costs.
+
+    `totals` are what each cost adds up to in each episode, `[episodes, costs]`, and `steps` in how many.
+    """
+    stated, found = {each.name: each for each in limits}, {}
+    for name, sums in zip(names, totals.T, strict=True):
+        limit = stated.get(name)
+        within = None if limit is None else float((limit.of_episodes(sums, steps) <= limit.bound).mean())
+        found[name] = {
+            "per_step": float(sums.sum() / steps.sum()),
+            "per_episode": float(sums.mean()),
+            "costly_episodes": int((sums / steps > (sums / steps).min()).sum()),
+            "limit": None if limit is None else str(limit),
+            "episodes_within": within,
+        }
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import DataError
+from rl_training.core.limits import Limit, check_costs_named
 from rl_training.core.spaces import Spaces, level_text
 from rl_training.core.types import Array, State
 from rl_training.data.advice import Advice, advise
+from rl_training.data.costs import FEWEST_COSTLY, described_costs
 from rl_training.data.episodes import episode_lengths, episode_returns
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
@@ -67,6 +69,8 @@ class Inspection:
     duplicates: int
     advice: Advice | None = None
     """what a policy should look at besides the present row"""
+    costs: Mapping[str, State] = field(default_factory=dict)
+    """what every cost comes to, per step and per episode, and the share of episodes that keep its limit"""
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -117,12 +121,13 @@ class Inspection:
             "non_finite": self.non_finite,
             "duplicates": self.duplicates,
             "advice": None if self.advice is None else self.advice.to_dict(),
+            "costs": dict(self.costs),
             "warnings": self.warnings,
         }
 
 
-def inspect_log(log: EpisodeLog, bounds: Spaces | None = None) -> Inspection:
-    """Look at every row; `bounds` are the action bounds, where they are known."""
+def inspect_log(log: EpisodeLog, bounds: Spaces | None = None, limits: Sequence[Limit] = ()) -> Inspection:
+    """Look at every row; `bounds` are the action bounds, where they are known, `limits` those of costs."""
     obs, actions, rewards = _matrix(log.obs), _matrix(log.actions), _moments(_matrix(log.rewards))
     known = bounds or log.info.spaces
     if known is not None and known.action_columns != actions.shape[1]:
@@ -164,9 +169,21 @@ def inspect_log(log: EpisodeLog, bounds: Spaces | None = None) -> Inspection:
         non_finite={name: count for name, values in columns.items() if (count := _non_finite(values))},
         duplicates=_duplicates(obs, actions),
         advice=advise(log),
+        costs=_costs_of(log, limits),
     )
     found.warnings.extend([*log.notes, *data_checks(found), *hidden_mistakes(log)])
     return found
+
+
+def _costs_of(log: EpisodeLog, limits: Sequence[Limit]) -> dict[str, State]:
+    """What every cost of the log comes to."""
+    rows = log.further.get("costs")
+    names = () if rows is None else log.info.named_costs(_matrix(rows).shape[1])
+    check_costs_named("limits", [each.name for each in limits], names, log.info.source)
+    if rows is None:
+        return {}
+    totals = np.stack([episode_returns(column, log.ends) for column in _matrix(rows).T], axis=1)
+    return described_costs(names, totals, episode_lengths(log.ends), limits)
 
 
 def data_checks(found: Inspection) -> list[str]:
@@ -196,6 +213,12 @@ def data_checks(found: Inspection) -> list[str]:
     if found.duplicates:
         share = found.duplicates / found.rows
         words.append(f"{found.duplicates} rows ({share:.1%}) repeat an earlier observation and action.")
+    words += [
+        f"Only {facts['costly_episodes']} of {len(found.returns)} episodes cost more of {name} than the "
+        "least: with so few, it can hardly be judged whether a policy keeps a limit."
+        for name, facts in found.costs.items()
+        if facts["costly_episodes"] < FEWEST_COSTLY
+    ]
     return [*words, *_action_warnings(found), *_observation_warnings(found)]
 
 
@@ -353,6 +376,20 @@ def overview_rows(found: Inspection) -> list[tuple[str, str]]:
         ("reward", f"{found.reward_range[0]:.4g} to {found.reward_range[1]:.4g}"),
         ("rows with NaN or infinity", f"{sum(found.non_finite.values()):,}"),
         ("repeated rows", f"{found.duplicates:,}"),
+    ]
+
+
+def cost_rows(found: Inspection) -> list[tuple[str, ...]]:
+    """Every cost per step and per episode, its limit and who keeps it."""
+    return [
+        (
+            name,
+            _number(facts["per_step"]),
+            _number(facts["per_episode"]),
+            facts["limit"] or "–",
+            "–" if facts["episodes_within"] is None else f"{facts['episodes_within']:.1%}",
+        )
+        for name, facts in found.costs.items()
     ]
 
 

@@ -14,7 +14,7 @@ from rl_training.config.data import OfflineDataFields
 from rl_training.config.run import RewardFields
 from rl_training.core.drift import describe_columns
 from rl_training.core.errors import ConfigError, DataError
-from rl_training.core.limits import check_costs_named
+from rl_training.core.limits import Limit, check_costs_named
 from rl_training.core.signals import Signals
 from rl_training.core.spaces import Spaces, level_text
 from rl_training.core.transforms import (
@@ -28,7 +28,7 @@ from rl_training.core.transforms import (
     return_range_scale,
 )
 from rl_training.core.types import PENALTIES, Array, State
-from rl_training.data.costs import penalty_weights
+from rl_training.data.costs import described_costs, penalty_weights
 from rl_training.data.disk import disk_concatenation
 from rl_training.data.fields import FIELDS, SPACE_FIELDS, Discounting, all_fields
 from rl_training.data.info import ReferenceReturns
@@ -128,7 +128,9 @@ def fingerprint(parts: Sequence[TransitionDataset], *, sampled: bool = False) ->
     return digest.hexdigest()
 
 
-def describe_parts(parts: Sequence[TransitionDataset], transform: RewardTransform) -> State:
+def describe_parts(
+    parts: Sequence[TransitionDataset], transform: RewardTransform, limits: Sequence[Limit] = ()
+) -> State:
     """Facts about the recorded data, as plain numbers and texts."""
     summary: State = {
         "source": " + ".join(part.info.source for part in parts),
@@ -147,6 +149,10 @@ def describe_parts(parts: Sequence[TransitionDataset], transform: RewardTransfor
     if all(part.ordered and len(part) for part in parts):
         returns = np.concatenate([part.episode_returns() for part in parts])
         summary["episodes"] = len(returns)
+        if parts[0].cost_names and all(part.cost_names == parts[0].cost_names for part in parts):
+            totals, steps = zip(*(part.episode_costs() for part in parts), strict=True)
+            found = np.concatenate(totals), np.concatenate(steps)
+            summary["costs"] = described_costs(parts[0].cost_names, *found, limits)
         if not all(part.info.rewards_known for part in parts):  # zeros stand in for them
             return summary
         summary |= {
@@ -266,7 +272,7 @@ def process_offline_dataset(
     _check_masks(parts, spaces)
     scaling = action_scaling(parts, settings, spaces)
     transform = _reward_transform(parts, settings) if fitted is None else fitted.reward_transform
-    summary = describe_parts(parts, transform)
+    summary = describe_parts(parts, transform, settings.stated_limits)
     summary["fingerprint"] = fingerprint(parts, sampled=not settings.dataset_in_memory)
     steps = _PartSteps(settings, transform, gamma, needs)
     count = len(parts)

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from rl_training.core.types import Facts, number
-from rl_training.judging.verdict import Interval, interval
+from rl_training.judging.verdict import LIMIT_ORDER, Interval, LimitOutcome, interval
 
 CONFIDENCE = 0.9
 """That of the intervals that runs give their own policies."""
@@ -23,6 +23,13 @@ class Candidate:
     value: Interval
     score: float
     verdicts: tuple[str, ...]
+    limits: LimitOutcome | None = None
+    """whether all runs keep all limits; none where there are none"""
+
+    @property
+    def out_of_question(self) -> bool:
+        """Refused, or not shown to keep the limits."""
+        return self.refused or self.limits in ("breaks", "cannot tell")
 
     @property
     def refused(self) -> bool:
@@ -30,13 +37,13 @@ class Candidate:
         return "refused" in self.verdicts
 
     @property
-    def place(self) -> float:
+    def place(self) -> tuple[int, float]:
         """What candidates are sorted by, from the one to take first."""
-        return -self.score
+        return LIMIT_ORDER.index(self.limits), -self.score
 
     @property
     def told(self) -> str:
-        return tell_verdicts(self.verdicts)
+        return tell_verdicts(self.verdicts) + ("" if self.limits is None else f", {told_limits(self.limits)}")
 
 
 def candidate_of(metrics: Iterable[Facts]) -> Candidate | None:
@@ -57,7 +64,26 @@ def candidate_of(metrics: Iterable[Facts]) -> Candidate | None:
         Interval(fmean(values), fmean(values) - noise, fmean(values) + noise),
         fmean(scores),
         tuple(str(each.get("judge_verdict")) for each in runs),
+        limits_of(runs),
     )
+
+
+def limits_of(runs: Sequence[Facts]) -> LimitOutcome | None:
+    """The worst that the judge says of any run; one that says nothing beside others that do is not known."""
+    told = [next((each for each in LIMIT_ORDER if each == run.get("judge_limits")), None) for run in runs]
+    if all(each is None for each in told):
+        return None
+    return max((each or "cannot tell" for each in told), key=LIMIT_ORDER.index)
+
+
+def told_limits(outcome: LimitOutcome) -> str:
+    """In words, as a part of a sentence or the cell of a table."""
+    words: dict[LimitOutcome, str] = {
+        "keeps": "keeps its limits",
+        "breaks": "breaks a limit",
+        "cannot tell": "limits: cannot tell",
+    }
+    return words[outcome]
 
 
 def _score(metrics: Facts, value: float) -> float:
@@ -82,7 +108,7 @@ def half_width(interval: Interval) -> float:
 
 
 def ranking(candidates: Mapping[str, Candidate]) -> list[str]:
-    """Names in the order of `Judgement.ranking()`: by the score."""
+    """Names in the order of `Judgement.ranking()`: those that keep limits first, then by the score."""
     return sorted(candidates, key=lambda name: candidates[name].place)
 
 
@@ -97,9 +123,12 @@ def clearly_above(first: Candidate, second: Candidate) -> bool:
 
 
 def ties(candidates: Mapping[str, Candidate]) -> tuple[str, ...]:
-    """Those, in order, that cannot be told from the first of the ranking; refused ones are never level."""
+    """Those, in order, that cannot be told from the first of the ranking; refused ones are never level, nor
+    those that keep limits less surely.
+    """
     first, *others = ranking(candidates)
-    standing = [name for name in others if not candidates[name].refused]
+    alike = [name for name in others if candidates[name].limits == candidates[first].limits]
+    standing = [name for name in alike if not candidates[name].refused]
     return tuple(name for name in standing if not clearly_above(candidates[first], candidates[name]))
 
 
@@ -113,6 +142,14 @@ def tell_refusals(candidates: Mapping[str, Candidate]) -> str:
                 f"{name} ({verdicts.count('refused')} of {len(verdicts)} run{'s' * (len(verdicts) > 1)})"
             )
     return ", ".join(told)
+
+
+def tell_broken(candidates: Mapping[str, Candidate]) -> str:
+    """`cql (breaks a limit)` for every configuration that is not shown to keep the limits, in order."""
+    told = [(name, candidates[name].limits) for name in ranking(candidates)]
+    return ", ".join(
+        f"{name} ({told_limits(limits)})" for name, limits in told if limits in ("breaks", "cannot tell")
+    )
 
 
 def tell_verdicts(verdicts: Sequence[str]) -> str:

@@ -39,7 +39,16 @@ def dial_curve(judgement: Judgement, name: str, positions: Mapping[float, str]) 
     """What is known of each position, judged by a name of its own, and the one to leave the dial at."""
     found = {dial: judgement.named(own) for dial, own in positions.items()}
     points = tuple(
-        DialPosition(dial, each.name, each.value, each.low, each.high, each.verdict, outside_of(each.checks))
+        DialPosition(
+            dial,
+            each.name,
+            each.value,
+            each.low,
+            each.high,
+            each.verdict,
+            outside_of(each.checks),
+            each.limits,
+        )
         for dial, each in found.items()
     )
     return DialCurve(name, points, recommended(judgement, points))
@@ -56,12 +65,15 @@ def recommended(judgement: Judgement, points: Sequence[DialPosition]) -> float |
     """The largest position whose checks pass, and those of all below it, and beyond which nothing is gained.
 
     From position to position it goes on only where the next one surely earns more, judged on the same
-    resamples: a tie stays closer to what is done today.
+    resamples: a tie stays closer to what is done today. Positions that are not shown to keep the limits are
+    passed over: what is done today may break one that a position further up keeps.
     """
     best: DialPosition | None = None
     for point in points:
         if point.verdict == "refused":
             break
+        if point.limits in ("breaks", "cannot tell"):
+            continue
         if best is None:
             best = point
             continue
@@ -74,9 +86,12 @@ def recommended(judgement: Judgement, points: Sequence[DialPosition]) -> float |
 def sentence_of_dial(curve: DialCurve) -> str:
     """One sentence on where to leave it."""
     if curve.recommended is None:
-        return f"{curve.name}: leave the dial alone; no position passes the checks."
+        limits = " and keeps the limits" * any(each.limits is not None for each in curve.positions)
+        return f"{curve.name}: leave the dial alone; no position passes the checks{limits}."
     refused = [f"{each.dial:g}" for each in curve.positions if each.verdict == "refused"]
     beyond = f" Positions {', '.join(refused)} fail a check." if refused else ""
+    broken = [f"{each.dial:g}" for each in curve.positions if each.limits in ("breaks", "cannot tell")]
+    beyond += f" Positions {', '.join(broken)} are not shown to keep the limits." if broken else ""
     if curve.recommended == curve.positions[0].dial:
         where = f"leave the dial at {curve.recommended:g}; further up nothing is surely gained."
         return f"{curve.name}: {where}{beyond}"

@@ -180,10 +180,12 @@ def fit_values(
     on_progress: OnProgress,
     cache: FitCache | None = None,
     operators: Sequence[Operator] = (),
+    name: str = "values",
 ) -> FittedValues:
     """Train one stack of ensembles and read everything off it that a judgement needs.
 
     Operators stand between policies and behaviour; as with this, their next actions are the logged ones.
+    What the log holds as rewards may be a cost; `name` is what the fit is then called.
     """
     by_log = 1 + len(operators)
     here = stacked_actions(log, [each.here for each in policies], log.actions, by_log)
@@ -203,7 +205,7 @@ def fit_values(
     fit(
         learner,
         Rows(lambda rows: batch_of(log, there, usable, rows), len(log)),
-        name="values",
+        name=name,
         updates=updates,
         config=config,
         networks=config.members * len(here),
@@ -266,7 +268,7 @@ def new_learner(log: JudgedLog, config: JudgeConfig) -> FQE:
         model,
         seed=config.seed,
         learning_rate=config.learning_rate,
-        gamma=config.gamma,
+        gamma=log.gamma,
         tau=config.tau,
         episodes=log.episodes,
         resample_seed=config.seed,

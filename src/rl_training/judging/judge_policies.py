@@ -20,6 +20,7 @@ from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.rows import as_array
 from rl_training.judging import checks
 from rl_training.judging.checks import Coverage, Points, TrainedCritic
+from rl_training.judging.costs import CostValues, LoggedCosts, fit_costs, longest_lengths
 from rl_training.judging.evidence import (
     NameOf,
     action_check,
@@ -34,7 +35,7 @@ from rl_training.judging.fqe import FittedValues, fit_values
 from rl_training.judging.hidden import Unused, is_something_hidden, unmarked_ends
 from rl_training.judging.importance import ImportanceSampling, prepare_importance_sampling, unit_spaces
 from rl_training.judging.log import Float64Array, JudgedLog
-from rl_training.judging.model import fit_dynamics, roll_out, what_if
+from rl_training.judging.model import Paid, Rollouts, fit_dynamics, roll_out, what_if
 from rl_training.judging.operators import Operator, against_the_best, operators_of
 from rl_training.judging.policies import (
     FileWithPast,
@@ -51,6 +52,7 @@ from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.verdict import (
     BehaviourJudgement,
     Check,
+    CostJudgement,
     Evidence,
     Interval,
     Judgement,
@@ -89,6 +91,7 @@ def judge(
     critics: Mapping[str, TrainedCritic] | None = None,
     checkpoints: str | Path | None = None,
     unused: Unused = tuple,
+    limits: Mapping[str, object] | None = None,
     **settings: Unpack[JudgeKeywords],
 ) -> Judgement:
     """Judge policies by a log. `policies`: one, a list, or a mapping of names; anything with `predict`.
@@ -98,6 +101,8 @@ def judge(
     were trained with (`trained_critic` of a run), by the policies' names: their optimism is shown. With a
     `checkpoints` folder the fits are kept in it while they are made, and the same call goes on from there.
     `unused` reads the columns of the log that no observation holds: asked for where something is hidden.
+    Every cost of the log is valued as well; `limits` say how much of it may be: {"overheat": 0.01} per step,
+    or {"overheat": "3 per episode"}.
     """
     start = time.monotonic()
     config = JudgeConfig.build(settings)
@@ -114,11 +119,14 @@ def judge(
     if enough.outcome == "refused":
         raise DataError(f"{data.info.source}: {enough.reason}")
     candidates = named_policies(policies, log, data.info, parts)
+    costs = LoggedCosts.of(data, limits or {})
     for policy in candidates:
         check_fits(policy, log, data.info.source, data.info.spaces)
     actions = actions_in_the_log(candidates, log, config)
     operators, seldom = operators_of(data, log)
-    cache = None if checkpoints is None else fit_cache(Path(checkpoints), config, log, actions, operators)
+    cache = (
+        None if checkpoints is None else fit_cache(Path(checkpoints), config, log, actions, operators, costs)
+    )
     fitted = fit_values(log, actions, config, on_progress, cache, operators)
     stated = [parts, data.info.spaces, *(each.spaces for each in candidates)]
     spaces = unit_spaces(log, next((each for each in stated if each is not None), None))
@@ -143,6 +151,7 @@ def judge(
         critics=critics or {},
         shared={"episodes": enough, "falsification": checks.falsification(log, fitted, config), **hidden},
         signals=data.info.signals,
+        costs=fit_costs(costs, log, actions, config, on_progress, cache, operators),
     )
     judged = []
     for index, (policy, own) in enumerate(zip(candidates, actions, strict=True)):
@@ -158,6 +167,7 @@ def judge(
         advice,
         seconds,
         operators=policy_judge.judged_operators(len(judged)),
+        logged_costs=costs.told,
     )
 
 
@@ -233,11 +243,14 @@ def fit_cache(
     log: JudgedLog,
     actions: Sequence[PolicyActions],
     operators: Sequence[Operator],
+    costs: LoggedCosts,
 ) -> FitCache:
     columns = (log.obs, log.actions, log.next_obs, log.rewards, log.dones, log.ends)
     times = () if log.discounts is None else (log.discounts,)
+    per_episode = [each in costs.limits and costs.limits[each].per == "episode" for each in costs.names]
+    further = (costs.rows, np.array(per_episode)) if costs.names else ()
     own = (values for each in actions for values in (each.here, each.there))
-    return FitCache.of(folder, config, [*columns, *times, *own, *(each.rows for each in operators)])
+    return FitCache.of(folder, config, [*columns, *times, *further, *own, *(each.rows for each in operators)])
 
 
 def data_facts(log: JudgedLog, data: TransitionDataset) -> dict[str, Any]:
@@ -273,6 +286,7 @@ class PolicyJudge:
     shared: Mapping[str, Check]
     signals: Signals | None = None
     """what the log's observations are made of, where that is more than columns"""
+    costs: Sequence[CostValues] = ()
 
     def judge(self, index: int, policy: JudgedPolicy, actions: PolicyActions) -> PolicyJudgement:
         found = {**self.shared, "convergence": self.convergence(index)}
@@ -281,9 +295,11 @@ class PolicyJudge:
         distances, found["coverage"] = self.coverage(actions)
         fitted, model = self.value_of(index), None
         worlds: tuple[float, ...] = ()
+        paid: tuple[Paid, ...] = ()
         estimates = {"fqe": fitted}
         if self.dynamics is not None:
-            model, worlds, model_checks = self.second_opinion(self.dynamics, policy, fitted)
+            model, rolled, model_checks = self.second_opinion(self.dynamics, policy, fitted)
+            worlds, paid = tuple(rolled.values.tolist()), rolled.costs
             estimates["model"] = model
             found |= model_checks
         if self.importance is not None:
@@ -303,6 +319,8 @@ class PolicyJudge:
         to_operators = self.to_operators(index, difference)
         if to_operators and verdict != "refused":
             sentence += f" {against_the_best(to_operators, found, self.seldom)}"
+        costs = self.costs_of(index, paid, refused=verdict == "refused")
+        sentence = " ".join([sentence, *(each.sentence for each in costs if each.sentence)])
         return PolicyJudgement(
             name=policy.name,
             value=own.value,
@@ -319,6 +337,20 @@ class PolicyJudge:
             members=tuple(self.fitted.values[index].tolist()),
             worlds=worlds,
             operators=to_operators,
+            costs=costs,
+        )
+
+    def costs_of(
+        self, index: int, paid: Sequence[Paid] = (), *, refused: bool = False
+    ) -> tuple[CostJudgement, ...]:
+        """Every cost of a policy, by both methods where the model was asked."""
+        by_model = [
+            (each.per_episode if cost.per == "episode" else each.per_step)
+            for each, cost in zip(paid, self.costs, strict=bool(paid))
+        ]
+        return tuple(
+            cost.judge(index, self.config, worlds=by_model[place] if paid else None, refused=refused)
+            for place, cost in enumerate(self.costs)
         )
 
     def behaviour(self) -> BehaviourJudgement:
@@ -331,6 +363,7 @@ class PolicyJudge:
             mean_return=self.log.mean_return,
             checks={**self.shared, "convergence": self.convergence(last)},
             calibration=checks.calibration(self.log, self.fitted),
+            costs=self.costs_of(last),
         )
 
     def convergence(self, index: int) -> Check:
@@ -348,9 +381,17 @@ class PolicyJudge:
 
     def second_opinion(
         self, dynamics: Dynamics, policy: JudgedPolicy, fitted: Interval
-    ) -> tuple[Interval, tuple[float, ...], dict[str, Check]]:
-        """The value in the model and in each of its worlds; whether the policy leads out of the log."""
-        rolled = roll_out(dynamics, self.log, policy, self.config, self.signals)
+    ) -> tuple[Interval, Rollouts, dict[str, Check]]:
+        """The value in the model, rollouts in each of its worlds; whether the policy leads out of the log."""
+        rolled = roll_out(
+            dynamics,
+            self.log,
+            policy,
+            self.config,
+            self.signals,
+            [cost.rate for cost in self.costs if cost.rate is not None],
+            longest_lengths(self.log) if any(cost.per == "episode" for cost in self.costs) else None,
+        )
         # Worlds of single networks lie further apart than what the log leaves open: their mean counts.
         model = interval(rolled.values, self.config.confidence, of_mean=True)
         if self.log.discounts is not None:
@@ -359,7 +400,7 @@ class PolicyJudge:
         limit, spread = self.config.rollout_coverage_limit, self.log.reward_scale.spread
         return (
             model,
-            tuple(rolled.values.tolist()),
+            rolled,
             {
                 "rollout_coverage": checks.coverage(share, limit, reached=True, decides=True),
                 "second_opinion": checks.second_opinion(
@@ -390,8 +431,12 @@ class PolicyJudge:
         ):
             error = self.fitted.level_error(index, self.log.horizon)
             own = interval(values[index], self.config.confidence, error)
-            bounds = _bound(own.low), _bound(own.high)
-            found.append(OperatorJudgement(operator.name, own.value, *bounds, len(operator.starts)))
+            bounds, stints = (_bound(own.low), _bound(own.high)), len(operator.starts)
+            costs = tuple(
+                each.judge(index, self.config, members=each.taken_over(index - policies, index))
+                for each in self.costs
+            )
+            found.append(OperatorJudgement(operator.name, own.value, *bounds, stints, costs))
         return tuple(found)
 
     def critic_optimism(self, index: int, policy: JudgedPolicy) -> tuple[Check, Points] | None:

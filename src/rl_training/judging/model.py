@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,22 @@ class Rollouts:
     """`[members]`, in the user's units"""
     obs: FloatArray
     actions: FloatArray
+    costs: tuple[Paid, ...] = ()
+    """what every cost comes to"""
+
+
+RowCost = Callable[[Tensor, Tensor], Tensor]
+"""Scaled states and actions `[worlds, n, width]` -> what a step costs, `[worlds, n]`"""
+
+
+@dataclass(frozen=True)
+class Paid:
+    """One cost in each member, `[members]`."""
+
+    per_step: Float64Array
+    """discounted, by discounted steps"""
+    per_episode: Float64Array
+    """the sum until the end; NaN where rollouts do not go so far"""
 
 
 def fit_dynamics(
@@ -110,11 +126,14 @@ def roll_out(
     policy: JudgedPolicy,
     config: JudgeConfig,
     signals: Signals | None = None,
+    costs: Sequence[RowCost] = (),
+    lengths: Float64Array | None = None,
 ) -> Rollouts:
     """Follow the policy from logged first states, each member in a world of its own.
 
     Members keep to their own world for a whole rollout, so that their spread says how far the value depends
     on what the log leaves open. States stay inside the log's range. An end is a loss of weight, not a draw.
+    `costs` say what steps cost beside the reward; `lengths` of logged episodes, where sums are asked for.
     """
     draws = np.random.default_rng(derive_seed(config.seed, "judge", "rollouts"))
     chosen = draws.choice(log.episodes, min(log.episodes, config.rollout_starts), replace=False)
@@ -126,11 +145,16 @@ def roll_out(
     act = rollout_actions(policy, members, config)
     followed = followed_signals(signals, log, np.tile(log.obs[log.starts[chosen]], (members, 1)))
     steps = rollout_steps(log)
+    until = np.zeros(len(chosen)) if lengths is None else lengths[chosen]
+    further = max(steps, min(LONGEST, int(until.max())))
     sampled = set(np.unique((-log.horizon * np.log1p(-np.linspace(0, 0.99, _SAMPLED_STEPS))).astype(int)))
     met: list[tuple[FloatArray, FloatArray]] = []
-    earned = torch.zeros(steps, members, dtype=torch.float64)
+    earned = torch.zeros(further, members, dtype=torch.float64)
+    lived = torch.zeros(further, members, dtype=torch.float64)
+    paid = torch.zeros(len(costs), further, members, dtype=torch.float64)
+    summed = torch.zeros(len(costs), members, dtype=torch.float64)
     scale = log.reward_scale
-    for step in range(steps):
+    for step in range(further):
         obs = log.obs_scale.undo(state.reshape(-1, state.shape[-1]).numpy())
         actions = act(obs)
         if step in sampled:
@@ -144,11 +168,26 @@ def roll_out(
         following, reward = dynamics.following(state, mean + log_std.exp() * drawn)
         following, reward = dynamics.within_range(following), reward.double()
         earned[step] = (alive * (reward * scale.spread + scale.center)).mean(-1)
+        lived[step] = alive.mean(-1)
+        for place, cost in enumerate(costs):
+            weighed = alive * cost(state, scaled)
+            paid[place, step] = weighed.mean(-1)
+            summed[place] += (weighed * torch.from_numpy(step < until)).mean(-1)
         if learner.has_ends:
             alive = alive * (1.0 - dynamics.end_odds(state, scaled, following).sigmoid().double())
         state = following if followed is None else followed.follow(following, actions)
     met_obs, met_actions = (np.concatenate(parts) for parts in zip(*met, strict=True))
-    return Rollouts(_discounted(earned, log), met_obs, met_actions)
+    lived_steps = _discounted(lived[:steps], log)
+    told = summed.numpy() if until.max() <= further else np.full(summed.shape, np.nan)
+    return Rollouts(
+        _discounted(earned[:steps], log),
+        met_obs,
+        met_actions,
+        tuple(
+            Paid(_discounted(each[:steps], log) / np.maximum(lived_steps, 1e-9), sums)
+            for each, sums in zip(paid, told, strict=True)
+        ),
+    )
 
 
 @torch.no_grad()

@@ -16,6 +16,10 @@ from rl_training.judging.log import Float64Array
 
 Verdict = Literal["better", "worse", "indistinguishable", "refused"]
 Outcome = Literal["passed", "warned", "refused"]
+LimitOutcome = Literal["keeps", "breaks", "cannot tell"]
+
+LIMIT_ORDER: tuple[LimitOutcome | None, ...] = (None, "keeps", "cannot tell", "breaks")
+"""From the best that can be said of limits to the worst; none where no limit is stated."""
 
 ALIKE = 0.25
 """Two methods that learn from one log err alike in part: the truth may lie beyond both, by so much of the way
@@ -90,6 +94,53 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class CostJudgement:
+    """One cost of a policy, per step or per episode as its limit is."""
+
+    name: str
+    per: Literal["step", "episode"]
+    value: float
+    low: float
+    high: float
+    limit: float | None = None
+    outcome: LimitOutcome | None = None
+    """keeps: the upper bound lies below the limit; breaks: the lower one lies above; none without a limit"""
+    sentence: str = ""
+    """what is said of the limit"""
+    estimates: Mapping[str, Interval] = field(default_factory=dict)
+    checks: Mapping[str, Check] = field(default_factory=dict)
+    """of the values of this cost"""
+
+    @property
+    def excess(self) -> float:
+        """By how much of the limit the upper bound lies above it; below 0 it is kept, as far as this says."""
+        if self.limit is None:
+            return 0.0
+        return (self.high - self.limit) / (abs(self.limit) or 1.0)
+
+
+def limits_kept(costs: Sequence[CostJudgement]) -> LimitOutcome | None:
+    """All limits together: the worst that is said of any; none where there are none."""
+    return max((each.outcome for each in costs), key=LIMIT_ORDER.index, default=None)
+
+
+@dataclass(frozen=True)
+class LoggedCost:
+    """One cost of the log as it was logged: nothing is estimated."""
+
+    name: str
+    per_step: float
+    """mean over all rows"""
+    per_episode: float
+    """mean of the episodes' sums"""
+    costly_episodes: int
+    """those that cost more per step than the least"""
+    limit: str | None = None
+    episodes_within: float | None = None
+    """share of episodes that kept the limit"""
+
+
+@dataclass(frozen=True)
 class PolicyJudgement:
     """One policy: its value, whether that is better than the log, and why one may or may not believe it."""
 
@@ -114,6 +165,25 @@ class PolicyJudgement:
     """the value in each network of the model of the dynamics, if there is one"""
     operators: Mapping[str, Interval] = field(default_factory=dict)
     """difference to each operator that the log names, from where this took over"""
+    costs: tuple[CostJudgement, ...] = ()
+    """what it costs, and whether that keeps the limits"""
+
+    @property
+    def limits(self) -> LimitOutcome | None:
+        """Whether it keeps all limits; none where there are none."""
+        return limits_kept(self.costs)
+
+    @property
+    def excess(self) -> float | None:
+        """By what share of its limit the cost that is least within its own lies above it; 0 or more where
+        that cannot be told, below 0 where all are kept; none without limits.
+        """
+        found = [
+            each.excess if each.outcome == "keeps" else max(each.excess, 0.0)
+            for each in self.costs
+            if each.outcome is not None
+        ]
+        return max(found, default=None)
 
 
 @dataclass(frozen=True)
@@ -128,6 +198,13 @@ class BehaviourJudgement:
     checks: Mapping[str, Check]
     calibration: tuple[tuple[float, float], ...]
     """(held-out value, mean return-to-go of such rows), from low to high values"""
+    costs: tuple[CostJudgement, ...] = ()
+    """estimated as those of policies are"""
+
+    @property
+    def limits(self) -> LimitOutcome | None:
+        """Whether the log's own behaviour keeps all limits."""
+        return limits_kept(self.costs)
 
 
 @dataclass(frozen=True)
@@ -140,6 +217,12 @@ class OperatorJudgement:
     high: float
     stints: int
     """how often it took over"""
+    costs: tuple[CostJudgement, ...] = ()
+
+    @property
+    def limits(self) -> LimitOutcome | None:
+        """Whether it keeps all limits."""
+        return limits_kept(self.costs)
 
 
 @dataclass(frozen=True)
@@ -154,6 +237,8 @@ class DialPosition:
     verdict: Verdict
     share_outside: float | None
     """of its actions in logged states, further from the log than the log's own rows are"""
+    limits: LimitOutcome | None = None
+    """whether it keeps all limits"""
 
 
 @dataclass(frozen=True)
@@ -180,6 +265,8 @@ class Judgement:
     """those whom the log names, where a column says who acted"""
     dials: tuple[DialCurve, ...] = ()
     """of policies with a dial that were judged at several positions"""
+    logged_costs: tuple[LoggedCost, ...] = ()
+    """what the log itself says of every cost"""
 
     @property
     def gamma(self) -> float:
@@ -191,8 +278,11 @@ class Judgement:
         return value * (1.0 - kept) if kept < 1.0 else value / float(self.data["mean_length"])
 
     def ranking(self) -> list[PolicyJudgement]:
-        """By the score, from the one to take first; a verdict, also a refusal, stands beside it."""
-        return sorted(self.policies, key=lambda each: -each.score)
+        """By the score, from the one to take first; a verdict, also a refusal, stands beside it.
+
+        Where limits are stated, those that keep them come first, and those that break one last.
+        """
+        return sorted(self.policies, key=lambda each: (LIMIT_ORDER.index(each.limits), -each.score))
 
     def named(self, name: str) -> PolicyJudgement:
         """The judgement of one policy."""
@@ -227,6 +317,8 @@ class Judgement:
         for each in others:
             if each.verdict == "refused" and first.verdict != "refused":
                 continue
+            if each.limits != first.limits:
+                continue
             gap = self.compare(first.name, each.name)
             if gap.low is None or gap.low <= 0.0:
                 tied.append(each)
@@ -237,6 +329,7 @@ class Judgement:
         plain = asdict(self)
         for policy, told in zip(self.policies, plain["policies"], strict=True):
             told["per_step"] = self.per_step(policy.value)
+            told["limits"] = policy.limits
         plain["behaviour"]["per_step"] = self.per_step(self.behaviour.value)
         return plain
 

@@ -21,6 +21,7 @@ from rl_training.config import ConfigModel, setting
 from rl_training.core.checkpoints import checkpoint_path
 from rl_training.core.errors import ConfigError, DataError, RunFailed, UserError
 from rl_training.core.files import parse_json, write_json_atomic
+from rl_training.core.limits import check_costs_named, parse_limits
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Facts, State
 from rl_training.data.advice import advise
@@ -54,6 +55,7 @@ from rl_training.report.auto_page import short_html, write_auto_page
 from rl_training.runs import saved
 from rl_training.runs.export import export_policy, make_guard
 from rl_training.runs.saved import SavedRun
+from rl_training.runs.self_judging import told_judgement
 from rl_training.sweeps.plan import SweepRun, Task
 from rl_training.sweeps.ray import call_on_ray, run_on_ray
 from rl_training.sweeps.workers import run_local, worker_count
@@ -143,6 +145,8 @@ def auto(
     *,
     columns: Facts | None = None,
     fields: Facts | None = None,
+    costs: Mapping[str, str] | None = None,
+    limits: Mapping[str, float | str] | None = None,
     out: str | os.PathLike[str] = "auto",
     workers: int | None = None,
     ray: str | None = None,
@@ -152,6 +156,9 @@ def auto(
     **settings: object,
 ) -> AutoResult:
     """From a log to one recommended, guarded, exported policy in the folder `out`, or to an honest no.
+
+    `costs` say what must not happen too often, {"overheat": "T_tank > 80"}, and `limits` how often it may,
+    {"overheat": 0.01} per step or {"overheat": "3 per episode"}: nothing else is recommended.
 
     `data` is a path, a data frame with `columns`, arrays by name or a dataset; `fields` are further dataset
     fields of a config, such as `action_low`. `settings` are those of `AutoConfig`: `minutes`, `gamma`,
@@ -166,8 +173,10 @@ def auto(
     if copy_to is not None:
         check_target(copy_to)
     folder = Path(out)
-    whole, place, notes = settle_data(data, columns, fields or {}, folder, say)
-    spaces = bounds_of(whole, fields or {}, say)
+    asked = {name: each for name, each in (("costs", costs), ("limits", limits)) if each}
+    fields = {**(fields or {}), **asked}
+    whole, place, notes = settle_data(data, columns, fields, folder, say)
+    spaces = bounds_of(whole, fields, say)
     search = Search(folder, config, whole, spaces, place, notes, say, on_progress, ray)
     updates = search.plan()
     tasks = search.tasks(updates)
@@ -196,7 +205,10 @@ def settle_data(
         log = written_down(as_dataset(data, columns, given), folder)
         place = source_location(str(folder / LOG))
         found = {"dataset_kind": "auto", "dataset_path": str((folder / LOG).absolute())}
+        found |= {name: given[name] for name in ("limits",) if given.get(name)}
     whole = TransitionDataset.from_log(log)
+    limits = dict(given.get("limits", {}))
+    check_costs_named("limits", tuple(limits), whole.cost_names, whole.info.source)
     refuse_what_cannot_be(whole)
     advice, notes = advise(log), hidden_mistakes(log)
     if advice is not None:
@@ -294,8 +306,13 @@ class Search:
         return Common(given, self.spaces, config.gamma, config.seed, self.held_out, config.minutes)
 
     @property
+    def limits(self) -> Mapping[str, float | str]:
+        """The most that each cost may be, as it was written."""
+        return dict(self.place.get("limits", {}))
+
+    @property
     def recipes(self) -> tuple[Recipe, ...]:
-        return portfolio(self.spaces, self.config.minutes)
+        return portfolio(self.spaces, self.config.minutes, self.whole, parse_limits(self.limits))
 
     # ---- the plan
 
@@ -304,6 +321,7 @@ class Search:
         facts = {
             "data": fingerprint([self.whole], sampled=True),
             "settings": self.config.to_dict(),
+            **({"limits": self.limits} if self.limits else {}),
             "recipes": [each.name for each in self.recipes],
         }
         file = self.folder / PLAN
@@ -383,7 +401,9 @@ class Search:
             self.say(f"Judging {choice.name} again on fresh resamples.")
             second = self.judge({choice.name: policies[choice.name]}, log, self.config.seed + 1, "fits_again")
             choice = confirmed(choice, second)
-        file = None if choice.name is None else self.export(choice.name, done, policies[choice.name])
+        file = None
+        if choice.name is not None and second is not None:
+            file = self.export(choice.name, done, policies[choice.name], second)
         commands = self.commands(done, file)
         result = AutoResult(
             self.folder,
@@ -404,7 +424,7 @@ class Search:
     def judge(
         self, policies: Mapping[str, Policy], log: TransitionDataset, seed: int, fits: str
     ) -> Judgement:
-        settings: State = {"gamma": self.config.gamma, "seed": seed}
+        settings: State = {"gamma": self.config.gamma, "seed": seed, "limits": self.limits}
         kept = self.folder / fits
         if self.ray is None:
             return saved.judge(
@@ -427,18 +447,24 @@ class Search:
             raise RunFailed(f"{', '.join(parts[index])} could not be judged: {problem}")
         return joined([found.answers[index] for index in range(len(parts))])
 
-    def export(self, name: str, runs: Sequence[SweepRun], policy: Policy) -> Path:
-        """The chosen policy as a file, with a guard of all logged rows; ONNX where its library is there."""
+    def export(self, name: str, runs: Sequence[SweepRun], policy: Policy, judged: Judgement) -> Path:
+        """The chosen policy as a file, with a guard of all logged rows; ONNX where its library is there.
+
+        Its card tells the judgement that had no part in choosing it.
+        """
         run = SavedRun(run_of(name, runs).run_dir)
         policy.guard = make_guard(self.whole, run, policy.spaces, {"fallback": "hold"}).to(policy.device)
         suffix = ".onnx" if all(map(find_spec, ("onnx", "onnxruntime"))) else ".safetensors"
-        return export_policy(policy, run.state, self.folder / f"policy{suffix}", run_dir=run.run_dir)
+        told = told_judgement(judged, judged.named(name), "held out of training")
+        state = {**run.state, "results": {**run.state["results"], **told}}
+        return export_policy(policy, state, self.folder / f"policy{suffix}", run_dir=run.run_dir)
 
     def commands(self, runs: Sequence[SweepRun], file: Path | None) -> tuple[str, ...]:
         """What repeats each step by hand."""
         dirs = [str(run.run_dir) for run in runs]
         told = [f"train --config {shlex.quote(str(Path(each) / 'config.yaml'))}" for each in dirs]
-        told.append(f"judge {shlex.join(dirs)} --gamma {self.config.gamma:g} --out judge.html")
+        limits = "".join(f" --limit {shlex.quote(f'{name}: {most}')}" for name, most in self.limits.items())
+        told.append(f"judge {shlex.join(dirs)} --gamma {self.config.gamma:g}{limits} --out judge.html")
         if file is not None:
             told.append(f"serve {shlex.quote(str(file))}")
         return tuple(f"rl-training {each}" for each in told)

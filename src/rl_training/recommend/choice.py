@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,16 +29,20 @@ def distance_to_log(policy: PolicyJudgement, widths: Sequence[float]) -> float:
 def choose(judgement: Judgement, widths: Sequence[float]) -> Choice:
     """The first of the judge's order that is better than the log, and no worse than its best operator; of
     those that it cannot tell apart and that gain nearly as much, the one that stays closest to the log.
+
+    Where limits are stated, only what keeps all of them; and where the log's own behaviour breaks one, the
+    best that does, also where it earns less: what must not go on is no standard.
     """
-    better = [each for each in judgement.ranking() if each.verdict == "better"]
+    better = [each for each in judgement.ranking() if is_wanted(each, judgement)]
     if not better:
-        return Choice(None, _why_none(judgement.policies))
-    ranked = [each for each in better if not _worse_than_an_operator(each)]
+        return Choice(None, _why_none(judgement))
+    beyond = operators_beyond(judgement)
+    ranked = [each for each in better if not _worse_than_an_operator(each, beyond)]
     if not ranked:
         told = f"{better[0].name} comes closest: {better[0].sentence}"
         return Choice(None, f"An operator of this log earns more than every candidate. {told}")
     first, *others = ranked
-    enough = NEARLY * first.difference.value
+    enough = NEARLY * first.difference.value if first.difference.value > 0.0 else math.inf
     near = [first]
     for each in others:
         gap = judgement.compare(first.name, each.name)
@@ -56,19 +61,46 @@ def confirmed(choice: Choice, again: Judgement) -> Choice:
     if choice.name is None:
         return choice
     (second,) = [each for each in again.policies if each.name == choice.name]
-    if second.verdict == "better":
+    if is_wanted(second, again):
         return choice
+    missed = "it is not better" if second.limits in (None, "keeps") else "it is not shown to keep the limits"
     return Choice(
         None,
-        f"{choice.name} came first, but judged again on fresh resamples it is not better: {second.sentence}",
+        f"{choice.name} came first, but judged again on fresh resamples {missed}: {second.sentence}",
     )
 
 
-def _worse_than_an_operator(policy: PolicyJudgement) -> bool:
-    return any(each.high is not None and each.high < 0.0 for each in policy.operators.values())
+def is_wanted(policy: PolicyJudgement, judgement: Judgement) -> bool:
+    """Better than the log within all limits, or within them where the log is not."""
+    if policy.limits is None:
+        return policy.verdict == "better"
+    instead = policy.verdict != "refused" and judgement.behaviour.limits == "breaks"
+    return policy.limits == "keeps" and (policy.verdict == "better" or instead)
 
 
-def _why_none(policies: Sequence[PolicyJudgement]) -> str:
+def operators_beyond(judgement: Judgement) -> set[str]:
+    """Operators whose costs seem to be above a limit: what they earn is no standard."""
+    return {
+        each.name
+        for each in judgement.operators
+        if any(cost.limit is not None and cost.value > cost.limit for cost in each.costs)
+    }
+
+
+def _worse_than_an_operator(policy: PolicyJudgement, beyond: set[str]) -> bool:
+    compared = [each for name, each in policy.operators.items() if name not in beyond]
+    return any(each.high is not None and each.high < 0.0 for each in compared)
+
+
+def _why_none(judgement: Judgement) -> str:
+    policies = judgement.policies
+    if judgement.behaviour.limits is not None:
+        missed = [each for each in policies if each.verdict == "better"] or judgement.ranking()[:1]
+        nearest = min(missed, key=lambda each: math.inf if each.excess is None else each.excess)
+        return (
+            f"Of {len(policies)} candidates none is better than what was logged and shown to keep limits. "
+            f"{nearest.name} comes nearest: {nearest.sentence}"
+        )
     counts = {word: sum(each.verdict == word for each in policies) for word in ("refused", "worse")}
     unclear = len(policies) - sum(counts.values())
     told = [f"{counts['refused']} cannot be judged"] if counts["refused"] else []

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.run import TrainConfig, load_config
+from rl_training.core.limits import Limit
 from rl_training.core.machine import choose_device
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import PENALTIES, Facts, State
 from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.splits import FEWEST_EPISODES
 from rl_training.runs.start import OWN_DATA
 from rl_training.sweeps.plan import SweepRun, Task
 
@@ -67,14 +70,70 @@ WITH_CHOICES = (
 )
 
 
-def portfolio(spaces: Spaces, minutes: float) -> tuple[Recipe, ...]:
+PENALISED = ("lion", "td3_bc-bold", "iql")
+"""What is tried with costs taken off the reward as well."""
+STRENGTHS = {"careful": (0.5, True), "strict": (5.0, False)}
+"""Weights of penalties: what one takes off of rewards on average, where a cost is at its limit or as logged,
+in standard deviations of the reward; and whether it is left out where minutes are few."""
+
+
+def portfolio(
+    spaces: Spaces,
+    minutes: float,
+    whole: TransitionDataset | None = None,
+    limits: Sequence[Limit] = (),
+) -> tuple[Recipe, ...]:
     """What is tried where actions are like this, and in so much time: to judge many takes as long as to train
-    them.
+    them. Where costs of `whole` are limited, trainings that mind them as well.
     """
-    recipes = WITH_CHOICES if any(spaces.choices) else CONTINUOUS
-    if minutes >= FEW_MINUTES:
-        return recipes
-    return tuple(BRIEF.get(each.name, each) for each in recipes if not each.spare)
+    recipes = list(WITH_CHOICES if any(spaces.choices) else CONTINUOUS)
+    brief = minutes < FEW_MINUTES
+    if brief:
+        recipes = [BRIEF.get(each.name, each) for each in recipes if not each.spare]
+    if whole is not None and limits:
+        minding = minding_costs(recipes, whole, limits)
+        recipes += [each for each in minding if not (brief and each.spare)]
+    return tuple(recipes)
+
+
+def minding_costs(
+    recipes: Sequence[Recipe], whole: TransitionDataset, limits: Sequence[Limit]
+) -> list[Recipe]:
+    """Imitation of episodes that kept the limits, and costs taken off the reward, lightly and heavily."""
+    found = [
+        replace(each, name=f"{each.name}-{word}", settings={**each.settings, "penalty": weights}, spare=spare)
+        for word, (strength, spare) in STRENGTHS.items()
+        if (weights := penalties(whole, limits, strength))
+        for each in recipes
+        if each.name in PENALISED
+    ]
+    if episodes_kept(whole, limits) >= 2 * FEWEST_EPISODES:
+        found.insert(0, Recipe("bc-safe", "bc", {"episodes_within_limits": True}))
+    return found
+
+
+def penalties(whole: TransitionDataset, limits: Sequence[Limit], strength: float) -> dict[str, float]:
+    """A weight for every cost: so many standard deviations of the reward for a cost that is at its limit on
+    average, or as high as it was logged where that is more.
+    """
+    totals, steps = whole.episode_costs()
+    spread, found = float(whole.rewards.double().std()), {}
+    for limit in limits:
+        logged = totals[:, whole.cost_names.index(limit.name)].sum() / steps.sum()
+        allowed = limit.bound if limit.per == "step" else limit.bound / steps.mean()
+        if (level := max(float(logged), float(allowed))) > 0.0:
+            found[limit.name] = float(f"{strength * spread / level:.3g}")
+    return found
+
+
+def episodes_kept(whole: TransitionDataset, limits: Sequence[Limit]) -> int:
+    """Episodes that kept every limit."""
+    totals, steps = whole.episode_costs()
+    kept = [
+        limit.of_episodes(totals[:, whole.cost_names.index(limit.name)], steps) <= limit.bound
+        for limit in limits
+    ]
+    return int(np.logical_and.reduce(kept).sum())
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from rl_training.judging.verdict import Judgement
 from rl_training.report.charts import Bar
 from rl_training.report.content import Page, Section, Table, duration
 from rl_training.report.judge_page import beside_the_log, dial_section, judge_page, subtitle, verdict_table
+from rl_training.report.limits import costs_sections
 from rl_training.report.pages import render_html
 
 
@@ -55,7 +56,7 @@ def auto_page(found: Found) -> Page:
     bars = [Bar(each.name, each.value, each.low, each.high, 1 + index) for index, each in enumerate(ranked)]
     note = "A policy whose bar lies right of the band earns more than what was logged."
     figure = beside_the_log(judgement, "Values with intervals", bars, note)
-    parts = [Section("Candidates", (verdict_table(judgement, ranked), figure))]
+    parts = [Section("Candidates", (verdict_table(judgement, ranked), figure)), *costs_sections(judgement)]
     parts += [dial_section(judgement, curve) for curve in judgement.dials]
     if found.second is not None:
         parts += judge_page(found.second, "").sections[1:]

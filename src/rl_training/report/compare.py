@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rl_training.core.errors import UserError
-from rl_training.judging.candidates import Candidate, clearly_above, ranking, tell_refusals
+from rl_training.judging.candidates import Candidate, clearly_above, ranking, tell_refusals, told_limits
 from rl_training.report.content import bounds, plain_number, with_interval
 from rl_training.report.online import COLUMNS, column
 from rl_training.report.statistics import FEW_RUNS, Estimate, difference, probability_of_improvement
@@ -52,7 +52,7 @@ class Comparison:
     def verdict(self) -> str:
         """One sentence that rests on the last evaluations."""
         if self.estimates is not None:
-            return _estimated(*self.estimates)
+            return estimated_verdict(*self.estimates)
         change, (first, second) = self.last_difference, self.runs
         what, value = f"last {metric_title(self.metric)}", plain_number(change.value)
         if min(first, second) <= 1:
@@ -66,10 +66,18 @@ class Comparison:
         return f"{better} is better: difference in {what} (A - B) {told} ({basis}).{hint}"
 
 
-def _estimated(first: Candidate, second: Candidate) -> str:
+def estimated_verdict(first: Candidate, second: Candidate) -> str:
+    """Which of two is better by the judge, in one sentence."""
     sides = {"A": first, "B": second}
     if refused := tell_refusals(sides):
         return f"No verdict: the judge refused {refused}; judgement.json in each run says why."
+    if any(each.limits is not None for each in sides.values()):
+        told = "; ".join(f"{name} {told_limits(each.limits)}" for name, each in sides.items() if each.limits)
+        broken = [name for name, each in sides.items() if each.out_of_question]
+        if len(broken) == 2:
+            return f"Neither is to be taken: {told}."
+        if broken:
+            return f"{ranking(sides)[0]} is to be taken, whatever the other earns: {told}."
     better, other = ranking(sides)
     shown = ", ".join(f"{name} {with_interval(side.value)}" for name, side in sides.items())
     change = f"{plain_number(first.value.value - second.value.value)}, {shown}"

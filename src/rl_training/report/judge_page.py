@@ -8,10 +8,18 @@ from pathlib import Path
 
 from rl_training.core.files import write_text_atomic
 from rl_training.judging.dial import sentence_of_dial
-from rl_training.judging.verdict import Check, DialCurve, Judgement, PolicyJudgement
+from rl_training.judging.verdict import (
+    BehaviourJudgement,
+    Check,
+    DialCurve,
+    Judgement,
+    OperatorJudgement,
+    PolicyJudgement,
+)
 from rl_training.report.charts import Bar, Chart, Cloud, Figure, Intervals, Level, Scatter, Series
 from rl_training.report.content import Cell, Page, Section, Table, plain_number, with_interval
 from rl_training.report.explain import explained
+from rl_training.report.limits import costs_sections, has_limits, limit_cells
 from rl_training.report.pages import refuse_directory, render_html
 from rl_training.report.words import words_section
 
@@ -64,6 +72,7 @@ def judge_page(judgement: Judgement, title: str) -> Page:
     note = "A policy whose bar lies right of the band earns more than what was logged."
     figure = beside_the_log(judgement, "Values with intervals", bars, note)
     parts = [Section("Verdict", (verdict_table(judgement, ranked), figure))]
+    parts += costs_sections(judgement)
     parts += [dial_section(judgement, curve) for curve in judgement.dials]
     for policy in ranked:
         parts += [*explanation_section(policy), policy_section(judgement, policy)]
@@ -71,12 +80,25 @@ def judge_page(judgement: Judgement, title: str) -> Page:
     if judgement.advice:
         advice = Table("Advice", ("do this",), tuple((sentence,) for sentence in judgement.advice))
         parts.append(Section("What would make the answer surer", (advice,)))
-    parts.append(words_section(*WORDS_HERE, *(["dial"] if judgement.dials else [])))
+    words = [*WORDS_HERE, *(["dial"] if judgement.dials else [])]
+    words += ["cost", "limit"] if judgement.logged_costs else []
+    parts.append(words_section(*words))
     turned = tuple(sentence_of_dial(curve) for curve in judgement.dials)
     sentences = (*turned, *(f"{each.name}: {each.sentence}" for each in ranked))
     tones = (*("better" if curve.recommended else "refused" for curve in judgement.dials),)
-    tones += tuple(each.verdict for each in ranked)
+    tones += tuple(tone_of(each) for each in ranked)
     return Page(title, sentences, (subtitle(judgement),), tuple(parts), tones)
+
+
+def tone_of(policy: PolicyJudgement) -> str:
+    """The verdict, unless limits say otherwise."""
+    if policy.verdict != "refused" and policy.limits in ("breaks", "cannot tell"):
+        return "worse" if policy.limits == "breaks" else "indistinguishable"
+    return policy.verdict
+
+
+def limits_header(judgement: Judgement) -> tuple[str, ...]:
+    return ("limits",) if has_limits(judgement) else ()
 
 
 def dial_section(judgement: Judgement, curve: DialCurve) -> Section:
@@ -84,8 +106,17 @@ def dial_section(judgement: Judgement, curve: DialCurve) -> Section:
     points = curve.positions
     levels = (Level("the logged behaviour", judgement.behaviour.value),)
     note = "The band is the interval of each position, judged as a policy of its own on the same resamples."
-    rows = tuple((f"{each.dial:g}", each.verdict, with_interval(each), each.share_outside) for each in points)
-    header = ("dial", "verdict", "value", "share outside the log")
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (
+            f"{each.dial:g}",
+            each.verdict,
+            *limit_cells(judgement, each.limits),
+            with_interval(each),
+            each.share_outside,
+        )
+        for each in points
+    )
+    header = ("dial", "verdict", *limits_header(judgement), "value", "share outside the log")
     chart = Chart("Value against dial", "dial", "value", (dial_line(curve, curve.name),), note, levels)
     return Section(f"The dial of {curve.name}", (chart, Table(sentence_of_dial(curve), header, rows)))
 
@@ -122,6 +153,7 @@ def verdict_table(judgement: Judgement, ranked: Sequence[PolicyJudgement]) -> Ta
         (
             each.name,
             each.verdict,
+            *limit_cells(judgement, each.limits),
             with_interval(each),
             per_step(each.value),
             with_interval(each.difference),
@@ -129,10 +161,19 @@ def verdict_table(judgement: Judgement, ranked: Sequence[PolicyJudgement]) -> Ta
         )
         for each in ranked
     ]
-    rows.append(("the logged behaviour", None, with_interval(own), per_step(own.value), None, None))
+    others: list[tuple[str, BehaviourJudgement | OperatorJudgement]] = [("the logged behaviour", own)]
+    others += [(f"operator {each.name}", each) for each in judgement.operators]
     rows += [
-        (f"operator {each.name}", None, with_interval(each), per_step(each.value), None, None)
-        for each in judgement.operators
+        (
+            name,
+            None,
+            *limit_cells(judgement, each.limits),
+            with_interval(each),
+            per_step(each.value),
+            None,
+            None,
+        )
+        for name, each in others
     ]
     note = (
         "Value: expected sum of discounted rewards from the first state of an episode. Refused policies keep "
@@ -142,7 +183,8 @@ def verdict_table(judgement: Judgement, ranked: Sequence[PolicyJudgement]) -> Ta
     tied = [each.name for each in judgement.ties()]
     if len(tied) > 1:
         note += f" {tied[0]} comes first, but this log cannot tell it from: {', '.join(tied[1:])}."
-    header = ("policy", "verdict", "value", "per step", "difference to the log", "to the first")
+    limits = limits_header(judgement)
+    header = ("policy", "verdict", *limits, "value", "per step", "difference to the log", "to the first")
     return Table("Is it better than what was logged?", header, tuple(rows), note)
 
 

@@ -23,6 +23,7 @@ from rl_training.report.statistics import (
 )
 from rl_training.report.study import JUDGED, SCORE, Group, RunRecord, Study, Task, metric_title
 from rl_training.report.tables import (
+    costs_table,
     datasets_table,
     differences_table,
     estimates_table,
@@ -67,6 +68,7 @@ def sections(study: Study, folder: Path, seed: int = 0) -> list[Section]:
         parts.append(Section("All tasks together", tuple(_across_tasks(study, seed))))
     tables = (
         judgements_table(study),
+        costs_table(study),
         throughput_table(study),
         datasets_table(study),
         runs_table(study, folder),
@@ -83,7 +85,7 @@ def _one_run(study: Study, folder: Path) -> list[Section]:
     losses = _training_charts(run, task)
     if losses:
         parts.append(Section("Training", tuple(losses)))
-    tables = (judgements_table(study), datasets_table(study), settings_table(run))
+    tables = (judgements_table(study), costs_table(study), datasets_table(study), settings_table(run))
     return parts + [Section(table.title, (table,)) for table in tables if table.rows]
 
 

@@ -252,12 +252,12 @@ class Group:
         """What the judges of the counted runs say together; none where nothing counts yet."""
         return candidate_of(run.metrics for run in self.runs)
 
-    def place(self, metric: str) -> float:
+    def place(self, metric: str) -> tuple[int, float]:
         """What groups are sorted by, from the best down: the mean, or the judge's order where it decides."""
         judged = self.judged if metric == JUDGED else None
         if judged is not None:
             return judged.place
-        return -fmean(self.last(metric)) if self.runs else math.inf
+        return 0, -fmean(self.last(metric)) if self.runs else math.inf
 
     @property
     def members(self) -> tuple[RunRecord, ...]:

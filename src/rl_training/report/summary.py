@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date
 
-from rl_training.judging.candidates import ranking, tell_refusals, ties
+from rl_training.judging.candidates import ranking, tell_broken, tell_refusals, ties
 from rl_training.report.content import MARK, count, plain_number, with_interval
 from rl_training.report.statistics import CONFIDENCE, FEW_RUNS, difference, estimate
 from rl_training.report.study import SCORE, Group, RunRecord, Study, Task, metric_title
@@ -107,21 +107,25 @@ def _against_data(task: Task, seed: int) -> str:
 def _by_the_judge(task: Task) -> str:
     """Who comes first by the judge, who is level with it, who was refused, and what that says of the log."""
     found = {group.label: judged for group in task.counted if (judged := group.judged) is not None}
-    refused = tell_refusals(found)
+    refused, broken = tell_refusals(found), tell_broken(found)
     leader = next(iter(ranking(found)), None)
     if leader is None or all(each.refused for each in found.values()):
         notes = [run.metrics.get("judge_note") for group in task.counted for run in group.runs]
         note = next((str(note) for note in notes if note), "")
         return f"no estimate can be relied on: the judge refused {refused}. {note}".strip()
+    if all(each.out_of_question for each in found.values()):
+        rest = f" Refused by the judge: {refused}." if refused else ""
+        return f"estimated, not measured. No configuration is shown to keep the limits: {broken}.{rest}"
     first, level = found[leader], ties(found)
     told = f"estimated, not measured. {leader} comes first with a score of {plain_number(first.score)}"
     told += f", value {with_interval(first.value)}"
     if level:
         told += f"; a tie with {', '.join(level)}: the difference is within the noise of the estimates"
-    elif sum(not each.refused for each in found.values()) > 1:
+    elif sum(not each.out_of_question for each in found.values()) > 1:
         told += ", ahead of the others by more than the noise of the estimates"
     told += f". Against the logged behaviour: {first.told}."
-    return told + (f" Refused by the judge: {refused}." if refused else "")
+    told += f" Refused by the judge: {refused}." if refused else ""
+    return told + (f" Not shown to keep the limits: {broken}." if broken else "")
 
 
 def facts(study: Study, written: date) -> tuple[str, ...]:

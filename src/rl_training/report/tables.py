@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
 from rl_training.core.spaces import FeatureNames
-from rl_training.core.types import number
+from rl_training.core.types import Facts, number
+from rl_training.judging.candidates import candidate_of
+from rl_training.judging.verdict import Interval
 from rl_training.report.content import MARK, Cell, Link, Table, duration, plain_number, with_interval
+from rl_training.report.limits import OUTCOMES
 from rl_training.report.online import online_rows
 from rl_training.report.study import (
     JUDGED,
@@ -76,7 +79,7 @@ def runs_table(study: Study, folder: Path) -> Table:
         last, best = run.last(task.metric), run.best(task.metric)
         shown: Cell = last
         if last is not None and task.estimated:
-            shown = f"{plain_number(last)} {MARK}, {run.metrics.get('judge_verdict')}"
+            shown = f"{plain_number(last)} {MARK}, {_verdict_of(run)}"
         link, state = run_link(run, folder), _state(run, group)
         rows.append((link, group.label, show_value(run.seed), state, f"{run.last_step:,}", shown))
         told = None if best is None else f"{plain_number(best[1])} at {best[0]:,}"
@@ -86,6 +89,12 @@ def runs_table(study: Study, folder: Path) -> Table:
         header, rows = (*header, "best"), [(*row, told) for row, told in zip(rows, bests, strict=True)]
     note = "Runs that are not finished, or that repeat a seed, are shown here and left out of the statistics."
     return Table("Runs", header, tuple(rows), note)
+
+
+def _verdict_of(run: RunRecord) -> str:
+    """The judge's, and whether it keeps its limits."""
+    judged = candidate_of([run.metrics])
+    return "–" if judged is None else judged.told
 
 
 def run_link(run: RunRecord, folder: Path) -> Link:
@@ -109,7 +118,7 @@ def judgements_table(study: Study) -> Table:
             show_value(run.seed),
             with_interval(run.estimate),
             number(run.metrics.get("judge_behaviour")),
-            str(run.metrics.get("judge_verdict") or "–"),
+            _verdict_of(run),
             number(run.metrics.get("judge_episodes")),
         )
         for _, group, run in study.members
@@ -122,6 +131,31 @@ def judgements_table(study: Study) -> Table:
         "were played."
     )
     return Table("Judged by the log", header, rows, note)
+
+
+def costs_table(study: Study) -> Table:
+    """What the judge says of every run's costs, and the log of its own."""
+    rows: list[tuple[Cell, ...]] = []
+    for _, group, run in study.members:
+        logged = run.dataset.get("costs")
+        for name, told in _mappings(run.metrics.get("judge_costs")):
+            value, low, high, limit = (number(told.get(each)) for each in ("value", "low", "high", "limit"))
+            estimated = None if value is None else with_interval(Interval(value, low, high))
+            bound = "" if limit is None else plain_number(limit)
+            measured = number(dict(_mappings(logged)).get(name, {}).get(f"per_{told.get('per')}"))
+            outcome = OUTCOMES.get(told.get("outcome"), "–")
+            of = (run.name, group.label, name, f"{bound} per {told.get('per')}".strip())
+            rows.append((*of, estimated, measured, outcome))
+    header = ("run", "configuration", "cost", "limit", "estimated [90 %]", "as logged", "outcome")
+    note = f"{MARK} from logged episodes, not measured; as logged: the mean over the training data."
+    return Table("Costs and limits", header, tuple(rows), note)
+
+
+def _mappings(given: object) -> list[tuple[str, Facts]]:
+    """The mappings in a mapping, by name; a file may hold anything."""
+    if not isinstance(given, Mapping):
+        return []
+    return [(str(name), each) for name, each in given.items() if isinstance(each, Mapping)]
 
 
 def estimates_table(task: Task) -> Table:

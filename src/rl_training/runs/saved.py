@@ -424,6 +424,8 @@ def judge(
     *,
     columns: Facts | None = None,
     fields: Facts | None = None,
+    costs: Mapping[str, str] | None = None,
+    limits: Mapping[str, float | str] | None = None,
     on_progress: OnProgress = lambda name, done, updates: None,
     critics: Mapping[str, TrainedCritic] | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
@@ -440,7 +442,12 @@ def judge(
     by time where they were, unless another is given. With a
     `checkpoints` folder the fits are kept in it while they are made, and the same call goes on from there.
     Policies with a dial are judged at each position of `dial`, as policies of their own.
+    `costs` say what must not happen too often, {"overheat": "T_tank > 80"}, and `limits` how often it may,
+    {"overheat": 0.01} per step or {"overheat": "3 per episode"}; those of the runs are the default of both.
     """
+    fields = dict(fields or {})
+    limits = fields.pop("limits", None) if limits is None else limits
+    costs = fields.pop("costs", None) if costs is None else costs
     if data is None and (columns or fields):
         raise UserError("data is needed (--data) with what says how it is read: runs read their own as ever")
     opened = {name: _opened(name, each) for name, each in named_policies(policies).items()}
@@ -450,9 +457,10 @@ def judge(
     if "gamma" not in settings and (gamma := own_gamma(runs)) is not None:
         settings["gamma"] = gamma
     if data is None:
-        log, (place, reading) = own_log(runs), own_place(next(iter(runs.values())))
+        log, (place, reading) = own_log(runs).with_costs(costs or {}), own_place(next(iter(runs.values())))
     else:
-        place, reading = data, how_to_read(data, columns, fields or {}, list(runs.values()))
+        told = fields if costs is None else {**fields, "costs": costs}
+        place, reading = data, how_to_read(data, columns, told, list(runs.values()))
         log = as_dataset(data, *reading, name="data")
     own = {name: critic for name, run in runs.items() if (critic := run.critic) is not None}
     acting = {name: each.policy if isinstance(each, SavedRun) else each for name, each in opened.items()}
@@ -474,6 +482,7 @@ def judge(
         critics={**own, **(critics or {})},
         checkpoints=None if checkpoints is None else Path(checkpoints),
         unused=lambda: () if place is None else unused_columns(place, *reading, log),
+        limits=own_limits(runs) if limits is None else limits,
         **settings,
     )
     curves = tuple(dial_curve(judgement, name, {at: name_at(name, at) for at in dials}) for name in turned)
@@ -524,6 +533,15 @@ def own_log(runs: Mapping[str, SavedRun]) -> TransitionDataset:
     if any(apart):  # a policy that pleases a model is not judged by the rows that the model was fitted to
         return next(each for each in apart if each is not None)
     return next(iter(found.values())).data
+
+
+def own_limits(runs: Mapping[str, SavedRun]) -> Mapping[str, float | str]:
+    """The limits that these runs were trained under."""
+    found = {run.path: limits for run in runs.values() if (limits := run.table_fields.get("limits"))}
+    if len({json.dumps(each, sort_keys=True) for each in found.values()}) > 1:
+        told = ", ".join(f"{path} {json.dumps(each)}" for path, each in found.items())
+        raise UserError(f"limits are needed (--limit): the runs were trained under different ones ({told})")
+    return next(iter(found.values()), {})
 
 
 def own_gamma(runs: Mapping[str, SavedRun]) -> float | None:

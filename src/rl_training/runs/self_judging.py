@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rl_training.config.run import SelfJudgingFields
+from rl_training.config.data import OfflineFields
 from rl_training.core.errors import UserError
 from rl_training.core.files import write_json_atomic
 from rl_training.core.types import State
@@ -42,7 +42,7 @@ class Interrupted(Exception):
 class RunJudge:
     """The one judgement of a run, or of all seeds of a stack that end together."""
 
-    def __init__(self, logged: LoggedEpisodes | str | None, settings: SelfJudgingFields) -> None:
+    def __init__(self, logged: LoggedEpisodes | str | None, settings: OfflineFields) -> None:
         self.logged, self.settings = logged, settings
         self.found: dict[tuple[Path, int], State] = {}
 
@@ -109,7 +109,13 @@ class RunJudge:
         policies = {f"{index}": run.policy for index, run in enumerate(runs)}
         with orderly_stop(stopped.append):
             try:
-                return judge(policies, self.logged.dataset, on_progress=tell, **self.config.to_dict())
+                return judge(
+                    policies,
+                    self.logged.dataset,
+                    on_progress=tell,
+                    limits=self.settings.limits,
+                    **self.config.to_dict(),
+                )
             except Interrupted:
                 for run in runs:
                     run.signal = stopped[0]
@@ -120,21 +126,8 @@ class RunJudge:
 
     def _told(self, judgement: Judgement, policy: PolicyJudgement) -> State:
         assert isinstance(self.logged, LoggedEpisodes)
-        episodes = judgement.data["episodes"]
         where = "held out of training" if self.logged.held_out else "of the training data itself"
-        return {
-            "judge_value": policy.value,
-            "judge_low": policy.low,
-            "judge_high": policy.high,
-            "judge_score": policy.score,
-            "judge_behaviour": judgement.behaviour.value,
-            "judge_difference": policy.difference.value,
-            "judge_difference_low": policy.difference.low,
-            "judge_difference_high": policy.difference.high,
-            "judge_episodes": episodes,
-            "judge_verdict": policy.verdict,
-            "judge_note": f"{policy.sentence} Estimated from {episodes} episodes {where}, not measured.",
-        }
+        return told_judgement(judgement, policy, where)
 
 
 class SelfJudging(Callback):
@@ -163,6 +156,35 @@ class SelfJudging(Callback):
 
     def load_state_dict(self, state: State) -> None:
         self.judged_step = int(state["judged_step"])
+
+
+def told_judgement(judgement: Judgement, policy: PolicyJudgement, where: str) -> State:
+    """What is kept of a judgement beside a run's other results; `where` its episodes come from."""
+    episodes = judgement.data["episodes"]
+    return {
+        **told_costs(policy),
+        "judge_value": policy.value,
+        "judge_low": policy.low,
+        "judge_high": policy.high,
+        "judge_score": policy.score,
+        "judge_behaviour": judgement.behaviour.value,
+        "judge_difference": policy.difference.value,
+        "judge_difference_low": policy.difference.low,
+        "judge_difference_high": policy.difference.high,
+        "judge_episodes": episodes,
+        "judge_verdict": policy.verdict,
+        "judge_note": f"{policy.sentence} Estimated from {episodes} episodes {where}, not measured.",
+    }
+
+
+def told_costs(policy: PolicyJudgement) -> State:
+    """What it costs, and how that stands to the limits; nothing of logs without costs."""
+    costs = {
+        each.name: {name: getattr(each, name) for name in ("value", "low", "high", "per", "limit", "outcome")}
+        for each in policy.costs
+    }
+    limited = {"judge_limits": policy.limits, "judge_excess": policy.excess} if policy.limits else {}
+    return {**({"judge_costs": costs} if costs else {}), **limited}
 
 
 def not_judged(reason: str) -> State:

@@ -11,7 +11,7 @@ from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.types import Facts, number
 from rl_training.data.splits import FEWEST_EPISODES, logged_episodes
-from rl_training.judging.candidates import candidate_of, ranking, tell_refusals, ties
+from rl_training.judging.candidates import candidate_of, ranking, tell_broken, tell_refusals, ties
 from rl_training.runtime.offline_data import discounted_by_time, load_parts
 from rl_training.sweeps.plan import SweepRun
 
@@ -20,7 +20,7 @@ MEASURED, ESTIMATED = "eval_return_mean", "judge_score"
 ALIKE = (
     *("judge_gamma", "judge_rows", "judge_updates", "validation_share"),
     *("dataset_kind", "dataset_path", "dataset_id", "dataset_seed", "dataset_size", "dataset_parts"),
-    "columns",
+    *("columns", "costs", "limits"),
 )
 """Settings in which candidates must agree to be judged alike: the same episodes, the same procedure."""
 
@@ -87,19 +87,23 @@ def told_ranking(runs: Sequence[SweepRun], metric: str, folder: Path) -> str:
     by_name: dict[str, list[Facts]] = {}
     for run in runs:
         by_name.setdefault(run.run_dir.parent.name, []).append(run.status.metrics)
-    return _by_the_judge(by_name) if is_estimated(metric) else _by_the_mean(by_name, metric, folder)
+    return by_the_judge(by_name) if is_estimated(metric) else _by_the_mean(by_name, metric, folder)
 
 
-def _by_the_judge(runs: Mapping[str, Sequence[Facts]]) -> str:
+def by_the_judge(runs: Mapping[str, Sequence[Facts]]) -> str:
+    """Who comes first by the judge's score, who is level with it, and who cannot be taken."""
     found = {name: judged for name, each in runs.items() if (judged := candidate_of(each)) is not None}
-    refused = tell_refusals(found)
+    refused, broken = tell_refusals(found), tell_broken(found)
     leader = next(iter(ranking(found)), None)
     if leader is None or all(each.refused for each in found.values()):
         why = f"the judge refused {refused}" if refused else "no run was judged"
         return f"no ranking: {why}; judgement.json in each run says more"
+    if all(each.out_of_question for each in found.values()):
+        return f"none can be taken, limits are not kept: {broken}; judgement.json in each run says more"
     level = ties(found)
     tie = f"; a tie within noise with {', '.join(level)}" if level else ""
     rest = f"; refused by the judge: {refused}" if refused else ""
+    rest += f"; not to be taken: {broken}" if broken else ""
     first = f"{leader} ({found[leader].told}, score {found[leader].score:.4g})"
     return f"by the judge's score, estimated, not measured: {first}{tie}{rest}"
 

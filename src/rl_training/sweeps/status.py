@@ -11,6 +11,7 @@ from rl_training.core.checkpoints import newest_checkpoint
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.files import CHECKPOINT_FOLDER, parse_json
 from rl_training.core.types import Facts, number
+from rl_training.judging.candidates import candidate_of
 from rl_training.runs.directory import CONFIG_FILE, read_summary
 from rl_training.runs.metrics import read_metrics
 
@@ -39,9 +40,9 @@ class Status:
     @property
     def shown_return(self) -> str:
         """The return, or the value by the log where nothing was measured."""
-        estimate = number(self.metrics.get("judge_value"))
-        if self.eval_return is None and estimate is not None:
-            return f"{estimate:,.4g} estimated, {self.metrics.get('judge_verdict')}"
+        judged = candidate_of([self.metrics])
+        if self.eval_return is None and judged is not None:
+            return f"{judged.value.value:,.4g} estimated, {judged.told}"
         return "" if self.eval_return is None else f"{self.eval_return:,.1f}"
 
 

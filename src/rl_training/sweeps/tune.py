@@ -17,6 +17,7 @@ from rl_training.config.run import config_to_yaml, parse_config, read_settings
 from rl_training.core.errors import ConfigError, install_hint, shown
 from rl_training.core.files import write_text_atomic
 from rl_training.core.types import Facts, Numbers, State
+from rl_training.core.types import number as as_number
 from rl_training.judging.candidates import candidate_of, clearly_above
 from rl_training.runs.saving import lock_run
 from rl_training.runtime.callbacks import Callback, Run
@@ -32,6 +33,9 @@ STUDY_FILE = "study.db"
 BEST_FILE = "best.yaml"
 PRUNED = "pruned"
 TRIAL = "trial-"
+EXCESS = "excess"
+NOT_KEPT = 1e-3
+"""Least excess of a trial that is not shown to keep its limits."""
 
 
 class Parameter(ConfigModel):
@@ -221,15 +225,33 @@ class Search:
             told = f"refused by the judge, not counted. {metrics.get('judge_note')}"
         elif isinstance(value, int | float):
             state, told = None, f"{name} {value:.6g}"  # the value decides: one that is NaN has failed
-            told += f", {metrics['judge_verdict']}" if is_estimated(name) else ""
+            if is_estimated(name) and (judged := candidate_of([metrics])) is not None:
+                told += f", {judged.told}"
+                self._constrain(number, metrics)
         self.study.tell(number, value if state is None else None, state=state)
         self.report(f"trial {number}: {told}")
+
+    def _constrain(self, number: int, metrics: Facts) -> None:
+        """Where limits are stated, only a trial that keeps them can be the best; others say how far off."""
+        import optuna
+
+        excess = as_number(metrics.get("judge_excess"))
+        if metrics.get("judge_limits") is not None:
+            kept = metrics["judge_limits"] == "keeps" and excess is not None
+            found = excess if kept and excess is not None else max(excess or 0.0, NOT_KEPT)
+            trial = self.study.get_trials(deepcopy=False)[number]
+            optuna.Trial(self.study, trial._trial_id).set_constraint(EXCESS, found)
 
     def result(self, stopped: int | None) -> TuneResult:
         """Count the trials and write the best config."""
         states = [self._state(trial) for trial in self._trials()]
         counts = {state: states.count(state) for state in sorted(set(states))}
-        if "complete" not in counts:
+        kept = [
+            trial
+            for trial in self.study.get_trials(deepcopy=False)
+            if trial.state.name == "COMPLETE" and trial.constraints.get(EXCESS, 0.0) <= 0.0
+        ]
+        if not kept:
             return TuneResult(self.folder, counts, None, {}, stopped)
         best = self.study.best_trial
         overrides = self._overrides(best.params)
@@ -258,7 +280,7 @@ class Search:
         found = {
             trial.number: judged
             for trial in self._trials()
-            if (judged := candidate_of([self._metrics(trial)])) is not None and not judged.refused
+            if (judged := candidate_of([self._metrics(trial)])) is not None and not judged.out_of_question
         }
         others = [number for number in found if number != best and best in found]
         return tuple(number for number in others if not clearly_above(found[best], found[number]))

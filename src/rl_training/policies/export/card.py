@@ -513,9 +513,19 @@ def shown_interval(interval: tuple[float, float]) -> str:
     return f"[{interval[0]:.1f}, {interval[1]:.1f}]"
 
 
+def cost_text(facts: Facts) -> str:
+    """What rows and episodes of the log cost, and how many episodes kept the limit."""
+    told = f"{facts['per_step']:.4g} per step, {facts['per_episode']:.4g} per episode"
+    if facts.get("limit") is None:
+        return told
+    limit = markdown_text(str(facts["limit"]))
+    return f"{told}; limit {limit}, which {facts['episodes_within']:.0%} of the episodes kept"
+
+
 def training_rows(metadata: Facts) -> str:
     training = metadata["training"]
     data, settings = training["data"] or {}, training["config"]["algo_kwargs"]
+    costs = data.get("costs") or {}
     rows = {
         "algorithm": f"{markdown_text(metadata['algo_class'])} ({code(metadata['algo'])})",
         "run": markdown_text(training["run"] or "not kept"),
@@ -524,8 +534,9 @@ def training_rows(metadata: Facts) -> str:
         **{
             f"data: {markdown_text(key)}": markdown_text(str(value))
             for key, value in data.items()
-            if value is not None and key not in ("features", "observed", "level_shares")
+            if value is not None and key not in ("features", "observed", "level_shares", "costs")
         },
+        **{f"cost of the data: {code(name)}": cost_text(facts) for name, facts in costs.items()},
         **{f"setting: {key}": code(value) for key, value in settings.items() if value is not None},
         "trained with": versions_text(training["versions"]),
     }
