@@ -33,8 +33,9 @@ fuzz: $(DEV) ## damaged and hostile files of every kind; FUZZ_INPUTS=3000 for a 
 postgresql: $(DEV) ## the server that tests of databases start (installed on Debian if missing; else they are skipped)
 	$(BIN)/python tests/support/postgres.py
 
-test-browser: $(DEV) ## open a generated report in headless Chromium (installed on Debian if missing)
+test-browser: $(DEV) ## open reports, and the whole way through the studio, in headless Chromium (installed on Debian if missing)
 	PYTHONPATH=src:tests/support $(BIN)/python tests/browser/check_report.py
+	PYTHONPATH=src:tests/support $(BIN)/python tests/browser/check_studio.py
 
 check: lint ## ruff, formatting and strict types, without the tests
 	$(BIN)/mypy

@@ -10,7 +10,6 @@ Not collected by pytest: it needs a browser, which `make test` must not. Exit co
 from __future__ import annotations
 
 import argparse
-import base64
 import sys
 import tempfile
 from pathlib import Path
@@ -88,9 +87,7 @@ def check(browser: Browser, report: Path, curves: int, screenshots: Path | None)
             state = "; ".join(found) or f"ok, {seen['curves']} curves visible"
             print(f"{report.name} {window} {width}x{height} {scheme}: {state}")
             if screenshots is not None:
-                picture = browser.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-                screenshots.mkdir(parents=True, exist_ok=True)
-                (screenshots / f"{report.stem}-{window}-{scheme}.png").write_bytes(base64.b64decode(picture))
+                browser.screenshot(screenshots / f"{report.stem}-{window}-{scheme}.png")
     return count
 
 

@@ -5,6 +5,7 @@ Only the standard library is used. Debian's package is installed where no browse
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -75,11 +77,18 @@ class Browser:
         self.events: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
+        self.new_tab()
+        return self
+
+    def new_tab(self) -> str:
+        """Another page, to which everything goes from now on; its session, to come back to it."""
+        self.session = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        session: str = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.session = session
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        return self
+        return session
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -109,18 +118,28 @@ class Browser:
 
     def open(self, url: str, *, width: int, height: int, scheme: str) -> None:
         """Show a page in a window of this size and colour scheme, and wait until it is loaded."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.look(width=width, height=height, scheme=scheme)
         self.events.clear()
         self.call("Page.navigate", url=url)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._receive())
+
+    def look(self, *, width: int, height: int, scheme: str) -> None:
+        """Another size of the window, and another colour scheme."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1}
+        self.call("Emulation.setDeviceMetricsOverride", mobile=width < 600, **size)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def screenshot(self, path: Path) -> None:
+        """All of the page, also what lies below the window, as a PNG file."""
+        picture = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(picture))
+
+    def show(self, session: str | None) -> None:
+        """Go back to a page that was opened before."""
+        self.session = session
+        self.call("Page.bringToFront")
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""

@@ -147,6 +147,11 @@ export function remembered(name) {
   }
 }
 
+// The log chosen in this tab; in a new one, that of what was started last.
+export function chosenLog(folder) {
+  return remembered("log") || folder.work.find(each => each.settings?.log)?.settings.log || null;
+}
+
 export function remember(name, value) {
   sessionStorage.setItem(`studio-${name}`, JSON.stringify(value));
 }

@@ -1,5 +1,5 @@
 // Choose a log, say what its columns are, see what is in it.
-import { button, choose, command, field, h, number, post, problem, put, remember, remembered, say, table, upload } from "./dom.js";
+import { button, choose, chosenLog, command, field, h, number, post, problem, put, remember, remembered, say, table, upload } from "./dom.js";
 import { chart } from "./charts.js";
 
 const ROLES = [
@@ -30,14 +30,14 @@ const quoted = name => /[,(){}\[\]]/.test(name) ? `\`${name}\`` : name;
 const numbers = text => text ? text.split(/[\s;]+/).filter(Boolean).map(Number).filter(Number.isFinite) : [];
 
 export async function showLog(main, folder, { signal }) {
-  const picked = remembered("state");
+  const picked = remembered("state"), earlier = chosenLog(folder), chosen = picked?.file || earlier?.file;
   const below = h("div");
   const pick = async name => {
     put(below, h("p", { class: "note" }, "Reading the columns …"));
     try {
       const guess = await post("log/guess", { file: name });
       const old = remembered("state");
-      const state = old && old.file === name ? old : newState(name, guess);
+      const state = old && old.file === name ? old : newState(name, guess, earlier?.file === name ? earlier : null);
       if (!signal.aborted) await showColumns(below, state, guess, signal);
     } catch (wrong) {
       put(below, problem(wrong.message));
@@ -45,7 +45,7 @@ export async function showLog(main, folder, { signal }) {
   };
   const names = folder.logs.map(each => each.name);
   const list = choose([["", "choose a file"], ...folder.logs.map(each => [each.name, `${each.name} (${size(each.bytes)})`])],
-    picked && names.includes(picked.file) ? picked.file : "", name => name && pick(name));
+    names.includes(chosen) ? chosen : "", name => name && pick(name));
   const file = h("input", { type: "file", onchange: () => take(file.files[0]) });
   const note = h("p", { class: "problem", role: "alert" });
   const take = async chosen => {
@@ -70,10 +70,12 @@ export async function showLog(main, folder, { signal }) {
   }, field("A log of this directory", list), field("or a file of yours (or drop it here)", file,
     "It is copied into the directory: CSV, Excel, Parquet, JSON lines, HDF5 …"), note);
   main.append(drop, below);
-  if (picked && names.includes(picked.file)) await pick(picked.file);
+  if (names.includes(chosen)) await pick(chosen);
 }
 
-function newState(file, guess) {
+function newState(file, guess, request) {
+  if (request && guess.columns.length) return asState(request, guess);
+
   const missing = guess.columns.some(each => each.missing && each.role !== "unused");
   const actions = guess.columns.filter(each => each.role === "action");
   const same = key => new Set(actions.map(each => each[key])).size === 1;
@@ -81,6 +83,21 @@ function newState(file, guess) {
   return {
     file, columns: guess.columns.map(({ name, role, as_choice }) => ({ name, role, as_choice })),
     missing: missing ? "hold" : "", low: piled ? actions[0].low : "", high: piled ? actions[0].high : "",
+  };
+}
+
+// The way back: a request that was started earlier as what is filled in here.
+function asState(request, guess) {
+  const named = new Set(guess.columns.map(each => quoted(each.name)));
+  const plain = request.observations.every(each => named.has(each));
+  const role = ({ name, as_choice }) => SINGLE.find(each => request[each] === name)
+    || (request.actions.includes(quoted(name)) ? "action" : as_choice && request.actions.includes(as_choice) ? "choice"
+      : request.observations.includes(quoted(name)) ? "observation" : "unused");
+  return {
+    file: request.file, columns: guess.columns.map(each => ({ name: each.name, as_choice: each.as_choice, role: role(each) })),
+    formulas: plain ? "" : request.observations.join(", "), missing: request.missing_values || "", length: request.episode_length || "",
+    reward: guess.columns.some(each => each.name === request.reward) ? "" : request.reward || "",
+    low: request.action_low.join(" "), high: request.action_high.join(" "),
   };
 }
 

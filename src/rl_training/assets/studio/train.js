@@ -1,5 +1,5 @@
 // Start a training and watch it; it is a process of its own, this page only looks.
-import { button, choose, command, field, follow, h, number, post, problem, put, remember, remembered, say } from "./dom.js";
+import { button, choose, chosenLog, command, field, follow, h, number, post, problem, put, remember, remembered, say } from "./dom.js";
 import { chart } from "./charts.js";
 
 const WORDS = { running: "running", done: "done", failed: "failed", stopped: "stopped" };
@@ -19,7 +19,7 @@ export async function showTrain(main, folder, { signal, query, again }) {
 }
 
 function drawForm(form, folder, again) {
-  const log = remembered("log");
+  const log = chosenLog(folder);
   put(form, h("h2", {}, "Start a training"));
   if (!log) {
     form.append(h("p", {}, "First ", h("a", { href: "#/log" }, "choose a log"), "."));

@@ -1,5 +1,5 @@
 // Sliders for what the policy observes; its action at once. And a logged episode, beside what it would have done.
-import { button, choose, command, field, h, number, post, problem, put, remember, remembered, say } from "./dom.js";
+import { button, choose, chosenLog, command, field, h, number, post, problem, put, remember, remembered, say } from "./dom.js";
 import { chart } from "./charts.js";
 
 export async function showWhatIf(main, folder, { signal, query }) {
@@ -30,7 +30,7 @@ function logOf(folder, policy) {
   const made = folder.work.find(each => (each.policies || []).some(one => one.name === policy));
   const run = made?.settings?.run;
   const source = run ? folder.work.find(each => (each.runs || []).some(one => one.name === run)) : made;
-  return source?.settings?.log || remembered("log");
+  return source?.settings?.log || chosenLog(folder);
 }
 
 async function drawPolicy(below, name, log, told, signal) {
