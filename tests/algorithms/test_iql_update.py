@@ -266,7 +266,8 @@ def test_metrics_have_their_names() -> None:
 def test_every_way_of_running_gives_the_same_learner(dropout: float) -> None:
     checks.check_stacked_equals_single(lambda seed: build(seed, dropout))
     checks.check_resumes_exactly(lambda seed: build(seed, dropout))
-    checks.check_compiled_equals_eager(lambda seed: build(seed, dropout))
+    backend = checks.WHOLE if dropout else checks.GRAPHS
+    checks.check_compiled_equals_eager(lambda seed: build(seed, dropout), backend=backend)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,8 @@ def test_all_metrics_are_there_from_the_first_update_on() -> None:
 def test_every_way_of_running_gives_the_same_learner(policy_delay: int) -> None:
     checks.check_stacked_equals_single(lambda seed: build(seed, policy_delay=policy_delay))
     checks.check_resumes_exactly(lambda seed: build(seed, policy_delay=policy_delay))
-    checks.check_compiled_equals_eager(lambda seed: build(seed, policy_delay=policy_delay))
+    backend = checks.WHOLE if policy_delay == 2 else checks.GRAPHS
+    checks.check_compiled_equals_eager(lambda seed: build(seed, policy_delay=policy_delay), backend=backend)
 
 
 @pytest.mark.parametrize(

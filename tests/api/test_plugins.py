@@ -95,16 +95,16 @@ def test_an_installed_package_works_everywhere(installed: dict[str, str], tmp_pa
     assert "actor_pull" in in_new_process(installed, ["describe", "pulled_td3"], begin)
     run = tmp_path / "runs" / "pulled_td3-data-s1"
     of_the_run = ["--checkpoint", run]
-    in_new_process(installed, ["resume", *of_the_run, "--total-timesteps", 40, "--quiet"])
     shown = in_new_process(
         installed,
+        ["resume", *of_the_run, "--total-timesteps", 40, "--quiet"],
         ["predict", *of_the_run, "--obs", "0.1, 0.2"],
         *(
             ["export", *of_the_run, "--out", tmp_path / f"p.{suffix}"]
             for suffix in ("onnx", "safetensors", "pt")
         ),
     )
-    before = json.loads(shown.splitlines()[0])
+    before = json.loads(shown.splitlines()[1])
     for suffix in ("onnx", "safetensors"):  # which need the package no more
         action = rl_training.load_policy(tmp_path / f"p.{suffix}").predict([0.1, 0.2])
         np.testing.assert_allclose(action, before, atol=1e-5)

@@ -57,10 +57,14 @@ def relative_difference(first: Tensor, second: Tensor) -> float:
     return ((first - second).abs() / (1e-2 + first.abs())).max().item()
 
 
+WHOLE, GRAPHS = "aot_eager", "eager"
+"""Compiled to the code that would be generated, or only traced, which takes half the time: for variants."""
+
+
 def check_compiled_equals_eager(
     build: Build,
     updates: int = 20,
-    backend: str = "aot_eager",
+    backend: str = WHOLE,
     batch: Callable[[int], dict[str, Tensor]] = random_batch,
     eager_stages: Collection[str] = (),
 ) -> None:
