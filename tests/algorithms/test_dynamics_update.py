@@ -235,6 +235,7 @@ def test_a_stack_of_fits_is_each_of_them() -> None:
             assert torch.allclose(tensor, member.tensors()[name], atol=1e-3), name
 
 
+@pytest.mark.slow
 def test_compiled_equals_eager() -> None:
     def looked(seed: int) -> Dynamics:
         learner = build(seed)

@@ -175,6 +175,7 @@ def test_stacked_equals_single() -> None:
     checks.check_stacked_equals_single(looked, updates=STAGES, seeds=(0, 1), batch=batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keywords",
     [{"penalty": {"heat": 3.0}}, {"action_noise": 0.2, "reduction": "minimum", "probabilistic": True}],
@@ -266,6 +267,7 @@ def gain(learner: LION, dial: float) -> float:
     return float(-(action * state).sum() / state.square().sum())
 
 
+@pytest.mark.slow
 def test_the_best_policy_of_a_known_plant() -> None:
     """The state falls to a sixth in every step: eight steps are as good as sixty."""
     learner = searched(400, pull=0.0)
@@ -322,6 +324,7 @@ def test_a_shift_of_the_rewards_changes_nothing() -> None:
     assert gain(plain, 1.0) == pytest.approx(gain(shifted, 1.0), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_at_dial_zero_it_does_as_was_done_and_above_it_does_better() -> None:
     """Operators play a = -.3 s and vary it by .2; the best gain is .707."""
     rows = plant_rows()

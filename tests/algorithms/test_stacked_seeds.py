@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import tiny_config, train
+from helpers import slow_but_two, tiny_config, train
 from rl_training.core.checkpoints import list_checkpoints, load_checkpoint
 from rl_training.core.errors import ConfigError, RunFailed
 from rl_training.core.registry import algorithm_names
@@ -30,7 +30,7 @@ def assert_close(left: TrainResult, right: TrainResult) -> None:
         torch.testing.assert_close(values, pairs[1][name], rtol=1e-3, atol=2e-4 * scale, msg=name)
 
 
-@pytest.mark.parametrize("algo", algorithm_names())
+@pytest.mark.parametrize("algo", slow_but_two(algorithm_names()))
 def test_a_seed_of_a_stack_equals_the_seed_alone_and_resumes_alone(algo: str, tmp_path: Path) -> None:
     together = train(tiny_config(algo, tmp_path / "stack", seeds=[3, 7], total_timesteps=34))
     assert [member.run_dir.name[-2:] for member in together.members] == ["s3", "s7"]

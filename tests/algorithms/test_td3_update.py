@@ -159,6 +159,7 @@ def test_the_noisy_policy_survives_packing() -> None:
 # ---- s' = (s + a) / 2, r = -(s^2 + a^2 / 10): a = -K s
 
 
+@pytest.mark.slow
 def test_the_regulator_is_found() -> None:
     settings = {"gamma": 0.9, "tau": 0.1, "learning_rate": 3e-3, "policy_noise": 0.0}
     learner = TD3(toy.small(MLPTD3Model, hidden_sizes=(64, 64)), **settings)

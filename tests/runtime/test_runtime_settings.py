@@ -18,7 +18,7 @@ import felt_settings
 from fake_algorithm import BESIDE, OFFLINE, ONLINE, Witness, fake_config, offline
 from fake_world import World, by_action
 from felt_settings import DIFFERS, REFUSED, SOUGHT, Felt
-from helpers import plain_spaces
+from helpers import plain_spaces, slow_but_two
 from rl_training.algorithms.recipe import Recipe, get_recipe
 from rl_training.config.data import ASKED_FIELDS, ColumnsConfig, DatasetPart, OnlineDataFields
 from rl_training.config.run import EarlyStoppingConfig, RewardFields, TrainConfig
@@ -49,7 +49,11 @@ def value_for(felt: Felt, default: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("algo", "name"),
-    [(algo, name) for algo in ALGORITHMS for name in own_settings(algo)],
+    [
+        pytest.param(each.values[0], name, marks=each.marks)
+        for each in slow_but_two(ALGORITHMS)
+        for name in own_settings(each.values[0])
+    ],
 )
 def test_a_setting_of_a_learner_or_model_is_felt(algo: str, name: str) -> None:
     if (algo, name) in felt_settings.OF_THE_DATA:
@@ -247,7 +251,14 @@ def assert_felt(
             tell(kind, place / "base", refused)
         tell(kind, place / "changed", other)
     else:
-        assert tell(kind, place / "base", base) != tell(kind, place / "changed", changed)
+        key = f"{kind} {sorted(base.items())}"
+        if key not in BASES:
+            BASES[key] = tell(kind, place / "base", base)
+        assert BASES[key] != tell(kind, place / "changed", changed)
+
+
+BASES: dict[str, dict[str, Any]] = {}
+"""What is seen of runs with the settings that others are compared with."""
 
 
 @pytest.mark.parametrize(
