@@ -175,8 +175,8 @@ FAULTS = [
     Fault(
         "random phase: one too long",
         COLLECTION,
-        "explores = stored >= self.learning_starts",
-        "explores = stored > self.learning_starts",
+        "if stored >= self.learning_starts:",
+        "if stored > self.learning_starts:",
         "collection",
     ),
     Fault(

@@ -71,6 +71,9 @@ STARTS = {
     ),
     "scores/parity/run.py": Start("", "| case | 1 | 5 | 50 |"),
     "speed/amd_path.py": Start("--algo bc --starts 1 --seconds 0.01", "\n| bc | "),
+    "speed/collect_ahead.py": Start(
+        "--env Waits(0.1)-v0 --width 8 --mode eager --steps 20 --rounds 1", "\n| Waits(0.1)-v0 | "
+    ),
     "speed/compile_time.py": Start(f"{TINY_BC} --seconds 0.01 --backend aot_eager", "\n| bc | 1 | "),
     "speed/cost_growth.py": Start(
         "--panel batch --mode eager --at-most 32 --seconds 0.01", "batch 32 {'eager'"

@@ -45,6 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     "early stopping": {
         "algo_kwargs": {"eval_interval": 10, "early_stopping": {"patience": 3, "min_delta": 1e6}}
     },
+    "collecting ahead": {"num_envs": 2, "algo_kwargs": {"collect_ahead": True, "learning_starts": 30}},
     "rounds of updates": {"num_envs": 2, "algo_kwargs": {"train_frequency": 4, "learning_starts": 10}},
 }
 

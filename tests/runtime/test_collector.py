@@ -452,3 +452,32 @@ def test_an_info_that_a_field_cannot_take_is_a_fault(told: Any) -> None:
     field = Field("costs", from_info="cost")
     assert kept_infos([field], {"cost": 2})["costs"] == 2.0
     assert "info['cost']" in kept_infos([field], {"cost": told})[FAULT]
+
+
+@pytest.mark.parametrize("async_envs", [False, True])
+def test_a_step_under_way_is_begun_again_where_its_state_goes_on(async_envs: bool) -> None:
+    with collector(WALK, 2, seed=3, async_envs=async_envs) as first:
+        first.step()
+        assert not first.under_way and "begun" not in first.state_dict()
+        first.begin(first.random_actions())
+        state = first.state_dict()
+        expected = [first.finish(), first.step()]
+    with collector(WALK, 2, seed=3, async_envs=async_envs) as second:
+        second.load_state_dict(state)
+        assert second.under_way
+        assert_same_steps(expected, [second.finish(), second.step()])
+        second.load_state_dict({name: value for name, value in state.items() if name != "begun"})
+        assert not second.under_way
+
+
+def test_a_step_that_failed_is_begun_again_with_its_actions() -> None:
+    with collector(COUNT, fault="raise", fault_at=2) as first:
+        first.step()
+        first.begin(np.full((1, 1), 0.25))
+        with pytest.raises(EnvironmentProblem, match="broken wheel"):
+            first.finish()
+        state = first.state_dict()
+    with collector(COUNT) as second:  # as mended
+        second.load_state_dict(state)
+        step = second.finish()
+    assert step.actions.item() == 0.25 and step.next_obs[0, 1] == 2.0

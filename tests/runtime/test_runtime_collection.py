@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fake_algorithm import DRAWN, PER_UPDATE, Story, go_on, online
@@ -108,6 +109,16 @@ def test_without_a_random_phase_the_policy_acts_from_the_first_step(tmp_path: Pa
     world = World()
     online(tmp_path, world=world, total_timesteps=2)
     assert world.played == [(0, 1.0), (0, 1.0 + 2 * PER_UPDATE)]
+
+
+def test_ahead_an_action_is_chosen_before_the_updates_that_follow_the_step_before_it(tmp_path: Path) -> None:
+    for ahead, updates_before in ((False, [0, 1, 2, 3]), (True, [0, 0, 1, 2])):
+        story = online(tmp_path / str(ahead), total_timesteps=4, collect_ahead=ahead, batch_size=50)
+        assert story.steps == [1, 2, 3, 4]
+        rows = stored(story)
+        assert len(rows) == 4  # the rows of a step are there for the updates that follow it
+        actions = [rows[place]["actions"] for place in sorted(rows)]
+        np.testing.assert_allclose(actions, [[DRAWN + count * PER_UPDATE] for count in updates_before])
 
 
 def test_random_actions_follow_the_seed(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ COLLECTION: dict[str, Felt] = {
     "train_frequency": to(2),
     "gradient_updates_per_step": to(2),
     "async_envs": to(True),
+    "collect_ahead": to(True),
 }
 FINE_TUNING: dict[str, Felt] = {
     **COLLECTION,

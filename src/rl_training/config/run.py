@@ -126,6 +126,11 @@ class CollectionFields(ConfigModel):
     train_frequency: int = setting(1, "steps of all environments between two rounds of updates", ge=1)
     gradient_updates_per_step: int = setting(1, "updates per collected transition", ge=1, most=MAX_SAMPLES)
     async_envs: bool = setting(False, "step each environment in its own process")
+    collect_ahead: bool = setting(
+        False,
+        "step each environment in its own process while updates go on; an action is then chosen before the "
+        "updates that follow the step before it",
+    )
 
 
 Share = float | tuple[float, float, int]

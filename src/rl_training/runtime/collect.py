@@ -95,6 +95,8 @@ class Collector:
         self._played = [bytearray() for _ in range(num_envs)]
         self._problem: EnvironmentProblem | None = None
         self._in_call = False
+        self._begun: tuple[FloatArray, FloatArray] | None = None
+        """actions under way, in [-1, 1] and in the environments' own units"""
         self._envs = make_vector_env(
             env, env_kwargs or {}, num_envs, async_envs=async_envs, fields=self.fields
         )
@@ -121,18 +123,44 @@ class Collector:
         """
         if self._problem is not None:
             raise self._problem
-        if actions is not None:
-            return self._step(self._check_actions(actions))
         try:
-            drawn = self._random_actions()
-            return self._step(drawn if limited is None else limited(drawn))
+            self.begin(self.random_actions(limited) if actions is None else actions)
+            return self.finish()
         except BaseException:
-            self._random.give_back()
+            if actions is None:
+                self._random.give_back()
+            self._begun = None
             raise
 
-    def _step(self, unit: FloatArray) -> Steps:
+    def random_actions(self, limited: Callable[[FloatArray], FloatArray] | None = None) -> FloatArray:
+        """Uniform ones, as far as they may run."""
+        drawn = self._random_actions()
+        return drawn if limited is None else limited(drawn)
+
+    def begin(self, actions: Array) -> None:
+        """Let every environment play its action (in [-1, 1]), in processes of its own beside the caller.
+
+        Until `finish`, also where that fails, `state_dict` describes this step as one to be begun again.
+        """
+        if self._problem is not None:
+            raise self._problem
+        unit = self._check_actions(actions)
         played = self.spaces.to_env(unit)
-        obs, rewards, terminated, truncated, infos = self._ask(self._envs.step, played)
+        self._begun = unit, played
+        self._ask(self._envs.step_async, played)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a step was begun and not finished."""
+        return self._begun is not None
+
+    def finish(self) -> Steps:
+        """What came of the actions that were begun."""
+        if self._problem is not None:
+            raise self._problem
+        assert self._begun is not None
+        unit, played = self._begun
+        obs, rewards, terminated, truncated, infos = self._ask(self._envs.step_wait)
         if FAULT in infos:
             raise self._step_failed(played, infos[FAULT])
         next_obs = observations = obs.astype(np.float32)
@@ -145,7 +173,7 @@ class Collector:
             observations[ended] = self._reset(ended)
         # From here on nothing can fail: the step has happened.
         rows = (self._observations, unit, rewards.astype(np.float32), next_obs, terminated, truncated)
-        self._observations = observations
+        self._observations, self._begun = observations, None
         for index, reward in enumerate(rewards.tolist()):
             self._returns[index] += reward
             self._played[index] += played[index].tobytes()
@@ -164,6 +192,7 @@ class Collector:
             "returns": list(self._returns),
             "observations": self._observations.copy(),
             "random": self._random.state_dict(),
+            **({} if self._begun is None else {"begun": self._begun[0].copy()}),
         }
 
     def load_state_dict(self, state: Facts) -> None:
@@ -184,6 +213,9 @@ class Collector:
         self._played = [bytearray(rows.tobytes()) for rows in actions]
         self._problem = None
         self._replay(actions, np.asarray(state["observations"], dtype=np.float32))
+        self._begun = None
+        if "begun" in state:
+            self.begin(np.asarray(state["begun"], dtype=np.float32))
 
     def close(self) -> None:
         """Close the environments; workers interrupted in a call, say by Ctrl-C, are ended at once."""

@@ -231,7 +231,7 @@ def make_vector_env(
     # Raised out here so that no traceback keeps the half-built vector environment, and its workers, alive.
     raise EnvironmentProblem(
         f"a worker process could not create environment {str(env_id)!r} ({problem}); register it in a module "
-        "that workers can import and write 'module:EnvId', or use async_envs=False"
+        "that workers can import and write 'module:EnvId', or leave out async_envs and collect_ahead"
     )
 
 
@@ -445,6 +445,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_action_space = self.envs[0].action_space
         shape = self.single_observation_space.shape or ()
         self._obs = np.zeros((self.num_envs, *shape), dtype=self.single_observation_space.dtype)
+        self._actions: Array = self._obs
         self._rewards = np.zeros(self.num_envs)
         self._terminated = np.zeros(self.num_envs, dtype=np.bool_)
         self._truncated = np.zeros(self.num_envs, dtype=np.bool_)
@@ -463,10 +464,15 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
                     told[index] = info
         return self._obs, self._as_infos(told) if told else {}
 
-    def step(
-        self, actions: Array
+    def step_async(self, actions: Array) -> None:
+        """As vector environments with processes have it; here nothing happens before `step_wait`."""
+        self._actions = actions
+
+    def step_wait(
+        self,
     ) -> tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]:
         """Step all; none may be finished."""
+        actions = self._actions
         obs, rewards, terminated, truncated = self._obs, self._rewards, self._terminated, self._truncated
         told: dict[int, Infos] = {}
         for index, env in enumerate(self.envs):

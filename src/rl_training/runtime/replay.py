@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rl_training.algorithms.learner import Learner
 from rl_training.config.run import CollectionFields, TrainConfig
-from rl_training.core.errors import CheckpointError, EnvironmentProblem
+from rl_training.core.errors import CheckpointError
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.transforms import RewardTransform, Transform
@@ -324,7 +324,7 @@ class OnlineCollection:
                         config.env_kwargs,
                         config.num_envs,
                         config.seed,
-                        async_envs=settings.async_envs,
+                        async_envs=settings.async_envs or settings.collect_ahead,
                         fields=asked,
                     )
                 )
@@ -332,24 +332,19 @@ class OnlineCollection:
             self.close()
             raise
         self.acting = [Acting(each.spaces, memory, each.num_envs) for each in self.collectors]
+        self.ahead = settings.collect_ahead
+        self.asked: list[FloatArray] = []
+        """What the policy of each seed was asked with in the round under way."""
 
     def step(self, learner: Learner, stored: int) -> int:
-        """One transition per environment: random until `learning_starts`, then sampled from the policy."""
-        explores = stored >= self.learning_starts
-        seen = [
-            acting.features(collector.observations)
-            for acting, collector in zip(self.acting, self.collectors, strict=True)
-        ]
-        actions = self.exploration.actions(learner, seen) if explores else [None] * len(seen)
-        try:
-            steps = [
-                collector.step(action, partial(learner.policy.limited_unit, obs=asked))
-                for collector, action, asked in zip(self.collectors, actions, seen, strict=True)
-            ]
-        except EnvironmentProblem:
-            if explores:
-                self.exploration.stream.give_back()  # so that a resumed run tries this very step again
-            raise
+        """One transition per environment: random until `learning_starts`, then sampled from the policy.
+
+        Ahead, the round after it is begun as well, with the policy as it is now, and plays during updates.
+        """
+        if not self.asked:
+            self._begin(learner, stored)
+        steps = [collector.finish() for collector in self.collectors]
+        seen, self.asked = self.asked, []
         ends = [step.terminated | step.truncated for step in steps]
         for acting, asked, step, ended in zip(self.acting, seen, steps, ends, strict=True):
             if acting.memory is not None:  # rows hold what the policy is asked with
@@ -360,7 +355,29 @@ class OnlineCollection:
         self.rows.add([self.units.columns_of(step, self.rows.fields) for step in steps], ends)
         for finished, step in zip(self.episodes, steps, strict=True):
             finished.extend(step.episodes)
-        return len(steps[0].rewards)
+        count = len(steps[0].rewards)
+        if self.ahead:
+            self._begin(learner, stored + count)
+        return count
+
+    def _begin(self, learner: Learner, stored: int) -> None:
+        seen = self._features()
+        if stored >= self.learning_starts:
+            actions = self.exploration.actions(learner, seen)
+        else:
+            actions = [
+                collector.random_actions(partial(learner.policy.limited_unit, obs=asked))
+                for collector, asked in zip(self.collectors, seen, strict=True)
+            ]
+        self.asked = seen
+        for collector, each in zip(self.collectors, actions, strict=True):
+            collector.begin(each)
+
+    def _features(self) -> list[FloatArray]:
+        return [
+            acting.features(collector.observations)
+            for acting, collector in zip(self.acting, self.collectors, strict=True)
+        ]
 
     def take_episodes(self, member: int | None) -> list[FinishedEpisode]:
         """Episodes of a seed finished since the last call."""
@@ -392,6 +409,8 @@ class OnlineCollection:
         self.episodes = [[FinishedEpisode(ret, length) for ret, length in state["unlogged_episodes"]]]
         if self.acting[0].memory is not None:
             self.acting[0].load_state_dict(state["collector"]["acting"])
+        if self.collectors[0].under_way:
+            self.asked = self._features()
 
     def keep(self, members: Sequence[int]) -> None:
         """Go on with some of the seeds."""
@@ -402,6 +421,7 @@ class OnlineCollection:
         self.collectors = [self.collectors[index] for index in members]
         self.episodes = [self.episodes[index] for index in members]
         self.acting = [self.acting[index] for index in members]
+        self.asked = [self.asked[index] for index in members if self.asked]
         self.exploration.stream = self.exploration.stream.keep(members)
 
     def close(self) -> None:
