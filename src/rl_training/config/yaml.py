@@ -28,7 +28,7 @@ MAX_NODES = 100_000
 class _Loader(yaml.SafeLoader):
     depth = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.depth >= MAX_DEPTH:
             problem = f"nested more than {MAX_DEPTH} levels deep"
             raise yaml.composer.ComposerError(None, None, problem, parent.start_mark if parent else None)
@@ -53,7 +53,7 @@ class _Loader(yaml.SafeLoader):
             problem = "holds half a character (a lone surrogate)"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         seen: set[str] = set()
         for key_node, _ in node.value:
             key = str(key_node.value)
@@ -94,7 +94,7 @@ _Dumper.add_representer(
 )
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> object:
     """Parse a file; an unreadable one raises `OSError`, any other a `ConfigError`."""
     return parse_yaml(read_yaml_text(path), str(path))
 

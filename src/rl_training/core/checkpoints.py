@@ -55,14 +55,14 @@ DTYPE_CODES = {
 }
 
 
-def encode(state: Mapping[str, Any]) -> tuple[str, dict[str, Array]]:
+def encode(state: Mapping[str, object]) -> tuple[str, dict[str, Array]]:
     """Split a state into JSON text and tensors by name; a value of another type raises `TypeError`."""
     arrays: dict[str, Array] = {}
     tree = _encode(state, "", arrays)
     return json.dumps(tree, allow_nan=False, separators=(",", ":")), arrays
 
 
-def decode(tree: Any, fetch: Callable[[str, str], Any], pointer: str = "") -> Any:
+def decode(tree: Any, fetch: Callable[[str, str], object], pointer: str = "") -> Any:
     """Rebuild what `encode` took apart; `fetch(name, kind)` supplies a tensor of kind `torch` or `numpy`."""
     if isinstance(tree, list):
         return [decode(item, fetch, f"{pointer}/{index}") for index, item in enumerate(tree)]
@@ -76,7 +76,7 @@ def decode(tree: Any, fetch: Callable[[str, str], Any], pointer: str = "") -> An
     return {key: decode(tree[stored], fetch, pointer + _segment(key)) for stored, key in keys.items()}
 
 
-def _encode(value: Any, pointer: str, arrays: dict[str, Array]) -> Any:
+def _encode(value: object, pointer: str, arrays: dict[str, Array]) -> object:
     # `{"$tensor": kind}` and `{"$float": text}` stand for what JSON cannot say. A caller's key that starts
     # with `$` is stored with a second one, so the two never meet.
     if isinstance(value, torch.Tensor | np.ndarray):
@@ -95,7 +95,7 @@ def _encode(value: Any, pointer: str, arrays: dict[str, Array]) -> Any:
     return _encode_scalar(value.item() if isinstance(value, np.generic) else value, pointer)
 
 
-def _encode_scalar(value: Any, pointer: str) -> Any:
+def _encode_scalar(value: object, pointer: str) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": repr(value)}
     if value is None or isinstance(value, bool | int | float | str):
@@ -122,7 +122,7 @@ def _dtype_name(value: Array) -> str:
 
 def write_safetensors(file: BinaryIO, text: str, arrays: Mapping[str, Array]) -> None:
     """Write the file in one pass, never holding more than a chunk of a tensor besides the tensor itself."""
-    entries: dict[str, Any] = {"__metadata__": {METADATA_KEY: text}}
+    entries: dict[str, object] = {"__metadata__": {METADATA_KEY: text}}
     # Wide types first keeps every tensor aligned to its own size.
     ordered = sorted(arrays.items(), key=lambda entry: -entry[1].itemsize)
     offset = 0
@@ -220,7 +220,7 @@ class Checkpoint:
         Top-level keys in `skip` are left out and never read from the disk: a policy needs no replay rows.
         """
 
-        def fetch(name: str, kind: str) -> Any:
+        def fetch(name: str, kind: str) -> object:
             # The library maps the file into memory: copy, so that nothing depends on the file afterwards.
             tensor = self._file.get_tensor(name).clone()
             return tensor.numpy() if kind == "numpy" else tensor.to(device)

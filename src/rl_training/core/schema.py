@@ -55,7 +55,7 @@ def read_facts(kind: type[Schema], values: object, *, others: bool = False) -> S
     return built
 
 
-def _problems(kind: Any, values: Mapping[Any, Any], others: bool, where: str) -> Iterator[str]:
+def _problems(kind: Any, values: Mapping[object, object], others: bool, where: str) -> Iterator[str]:
     known = {each.name: each for each in fields(kind)}
     for name, entry in known.items():
         if name not in values:
@@ -63,17 +63,18 @@ def _problems(kind: Any, values: Mapping[Any, Any], others: bool, where: str) ->
                 yield f"{where}{name} is required"
             continue
         hint = _hints(kind)[name]
-        if (inner := _inner(hint)) is not None and isinstance(values[name], Mapping):
-            yield from _problems(inner, values[name], others, f"{where}{name}.")
-        elif not _fits(values[name], hint):
-            yield f"{where}{name} must be {_rule(hint)}, got {shown(values[name])}"
+        value = values[name]
+        if (inner := _inner(hint)) is not None and isinstance(value, Mapping):
+            yield from _problems(inner, value, others, f"{where}{name}.")
+        elif not _fits(value, hint):
+            yield f"{where}{name} must be {_rule(hint)}, got {shown(value)}"
         else:
-            yield from _bounds(entry, values[name], f"{where}{name}")
+            yield from _bounds(entry, value, f"{where}{name}")
     if not others:
         yield from (f"{where}{str(name)[:80]} is not a known key" for name in values if name not in known)
 
 
-def _bounds(entry: Field[Any], value: Any, name: str) -> Iterator[str]:
+def _bounds(entry: Field[object], value: object, name: str) -> Iterator[str]:
     least, longest = entry.metadata.get("least"), entry.metadata.get("longest")
     if least is not None and isinstance(value, int | float) and value < least:
         yield f"{name} must be >= {least:g}, got {value!r}"
@@ -117,7 +118,7 @@ def _rule(hint: Any) -> str:
     return _WORDS.get(hint, "a mapping")
 
 
-def _build(kind: Any, values: Mapping[str, Any]) -> Any:
+def _build(kind: Any, values: Mapping[str, object]) -> Any:
     hints, given = _hints(kind), {}
     for each in fields(kind):
         if each.name in values:
@@ -125,7 +126,7 @@ def _build(kind: Any, values: Mapping[str, Any]) -> Any:
     return kind(**given)
 
 
-def _converted(value: Any, hint: Any) -> Any:
+def _converted(value: object, hint: Any) -> Any:
     inner = _inner(hint)
     if inner is not None and isinstance(value, Mapping):
         return _build(inner, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ GuardData = str | Sequence[str] | TransitionDataset
 
 
 def make_guard(
-    data: GuardData, run: SavedRun, spaces: Spaces, settings: Mapping[str, Any] | None = None
+    data: GuardData, run: SavedRun, spaces: Spaces, settings: Mapping[str, object] | None = None
 ) -> Guard:
     """A guard for the policy of a run."""
     config = GuardConfig.build(settings or {}, where="guard")

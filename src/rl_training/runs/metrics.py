@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, BinaryIO, Literal, Protocol, Self, runtime_checkable
+from typing import BinaryIO, Literal, Protocol, Self, runtime_checkable
 
 from rl_training.core.errors import RunFailed, shown
 from rl_training.core.files import parse_json, plain_json, reason, replace_file
@@ -150,7 +150,7 @@ class TensorBoardSink:
             self._append(file, step=self._resume_from_step + 1, session_log=restart)
 
     @staticmethod
-    def _append(file: BinaryIO, **content: Any) -> None:
+    def _append(file: BinaryIO, **content: object) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 

@@ -104,7 +104,7 @@ class LogLines:
 class NotebookLine:
     """One output of a cell, replaced again and again."""
 
-    def __init__(self, show: Callable[..., Any], clock: Callable[[], float]) -> None:
+    def __init__(self, show: Callable[..., object], clock: Callable[[], float]) -> None:
         self.show, self.clock = show, clock
         self.shown = 0.0
         self.handle: Any = None
@@ -298,7 +298,7 @@ def _suitable(console: Console | None, clock: Callable[[], float]) -> Display:
     )
 
 
-def _notebook_display() -> Callable[..., Any] | None:
+def _notebook_display() -> Callable[..., object] | None:
     """IPython's `display` if this is a notebook's kernel; IPython is never imported for the question."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None

@@ -116,7 +116,7 @@ def load_tune_config(source: str | os.PathLike[str]) -> TuneConfig:
     return TuneConfig.build(read_settings(source, "tune", TuneConfig.model_fields, EXAMPLE))
 
 
-def parse_parameter(key: str, given: Any) -> Parameter:
+def parse_parameter(key: str, given: object) -> Parameter:
     if not isinstance(given, Mapping):
         raise ConfigError(f"space.{key} must be a mapping such as {{low: 0, high: 1}}, got {shown(given)}")
     return Parameter.build(given, where=f"space.{key}")
