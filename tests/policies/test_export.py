@@ -60,7 +60,18 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "td3_bc-after": ("td3_bc", {"layer_norm": "after", "activation": "elu"}),
     "bc-silu": ("bc", {"activation": "silu", "policy": "gaussian"}),
 }
-DETERMINISTIC = ("bc", "td3", "td3_bc", "td3_bc-after", "rebrac", "fql", "lion", "dqn", "discrete_cql")
+DETERMINISTIC = (
+    "bc",
+    "caps",
+    "td3",
+    "td3_bc",
+    "td3_bc-after",
+    "rebrac",
+    "fql",
+    "lion",
+    "dqn",
+    "discrete_cql",
+)
 OF_LEVELS = ("dqn", "discrete_cql")
 
 

@@ -389,6 +389,9 @@ def build_learner(plan: Plan, source: RunSource, device: torch.device) -> Learne
         )
     for learner in learners:
         learner.policy.memory = None if source.signals is None else SignalMemory.of(source.signals)
+        if any(each.counted for each in learner.policy.inputs):
+            counted = source.counted_signals()
+            learner.policy.counter = None if counted is None else SignalMemory.of(counted)
         learner.policy.set_units(source.spaces, source.observation_steps)
         if learner.looks_at_data and source.dataset is not None:
             learner.look_at_data(rows_to_look_at(source.dataset.to(device)))
