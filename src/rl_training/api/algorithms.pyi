@@ -509,6 +509,7 @@ class CAPS(ManagedAlgorithm):
         train_frequency: int = ...,
         gradient_updates_per_step: int = ...,
         async_envs: bool = ...,
+        collect_ahead: bool = ...,
         offline_data: Literal["mix", "append", "drop"] = ...,
         warmup_steps_online: int = ...,
         batch_size_online: int | None = ...,
