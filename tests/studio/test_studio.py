@@ -460,6 +460,7 @@ def test_a_policy_answers_at_once_and_along_a_logged_episode(exported: Path) -> 
     assert shlex.split(reply["command"])[2:] == [f"--checkpoint={name}", "--obs=0.25, 0.5"]
     missing = ask("/api/policy/act", {"policy": name, "values": {}, "inputs": {}})
     assert missing["flagged"] and "obs_0 is missing" in missing["reasons"]
+    assert ask("/api/policy/act", {"policy": name})["flagged"]
     steps = ask("/api/policy/episode", {"policy": name, "log": log, "index": 3, "inputs": {}})["steps"]
     rows = slice(60, 80)
     assert [step["logged"]["action_0"] for step in steps] == pytest.approx(
@@ -486,6 +487,15 @@ def test_the_decisions_of_a_shadow_are_counted(exported: Path) -> None:
     assert (told["count"], told["flagged"], told["address"]) == (2, 1, "http://127.0.0.1:1")
     assert told["header"][:5] == ["at", "session", "step", "obs_0", "obs_1"] and told["rows"][1][3] == 0.5
     assert set(told["example"]) == {"session", "obs_0", "obs_1"}
+    again = request(app, "GET", "/api/folder", authorization=f"Bearer {TOKEN}").value
+    assert told["log"] in [each["name"] for each in again["logs"]], "what was decided is a log to learn from"
+    content = json.dumps({"file": told["log"]}).encode()
+    guess = request(app, "POST", "/api/log/guess", content, authorization=f"Bearer {TOKEN}").value
+    roles = {each["name"]: each["role"] for each in guess["columns"]}
+    assert (roles["obs_0"], roles["action_0"], roles["novelty"]) == ("observation", "action", "unused")
+    assert guess["missing_values"] == "drop"
+    choice = LogChoice.build({"file": told["log"], "observations": ["obs_0"]})
+    assert choice.spelled(Folder.of(exported)) == "sqlite:studio/serve-policy/decisions.db"
 
 
 def test_the_answer_of_a_search_is_told_beside_its_page(ask: Callable[..., Answer], directory: Path) -> None:
@@ -497,12 +507,12 @@ def test_the_answer_of_a_search_is_told_beside_its_page(ask: Callable[..., Answe
     }
     answer = {
         "recommended": "lion dial 0.5",
-        "reason": "It is better.",
+        "sentence": "Recommended: it is better.",
         "judgement": {"policies": [], "dials": [curve]},
     }
     (directory / "auto.json").write_text(json.dumps(answer))
     told = ask("/api/verdict", {"page": "auto.html"}).value
-    assert told["sentence"] == "Recommended: lion dial 0.5. It is better." and told["dials"] == [curve]
+    assert told["sentence"] == "Recommended: it is better." and told["dials"] == [curve]
     for wrong in (
         "x",
         "[]",

@@ -125,6 +125,7 @@ class AutoResult:
     def to_dict(self) -> State:
         return {
             "recommended": self.choice.name,
+            "sentence": self.sentence,
             "reason": self.choice.reason,
             "policy": None if self.policy is None else self.policy.name,
             "judgement": self.judgement.to_dict(),

@@ -13,7 +13,7 @@ from rl_training.core.errors import ConfigError, UserError, shown
 from rl_training.core.expressions import split_list
 from rl_training.core.registry import algorithm_facts, algorithm_names
 from rl_training.core.types import Facts, State
-from rl_training.studio.folder import Folder
+from rl_training.studio.folder import Folder, log_address
 
 CURVE_POINTS = 100
 """Rows of metrics that a training should write, so that its curve is smooth."""
@@ -58,6 +58,10 @@ class LogChoice(ConfigModel):
         }
         names = ("reward", "episode", "time", "terminated", "truncated", "operator")
         return told | {name: value for name in names if (value := getattr(self, name))}
+
+    def spelled(self, folder: Folder) -> str:
+        """The log as a command takes it."""
+        return log_address(folder.spelled(folder.existing(self.file)))
 
     @property
     def fields(self) -> State:
@@ -106,10 +110,9 @@ class Auto(Order):
     minutes: float = setting(20.0, "minutes of processor time", gt=0, le=10_000)
 
     def words(self, folder: Folder, out: Path) -> list[str]:
-        file = folder.spelled(folder.existing(self.log.file))
         return [
             "auto",
-            file,
+            self.log.spelled(folder),
             *self.log.options(),
             f"--minutes={self.minutes:g}",
             f"--out={folder.spelled(out)}",
@@ -132,7 +135,7 @@ class Train(Order):
             raise ConfigError(
                 f"algo must be one of {', '.join(offline_algorithms())}, got {shown(self.algo)}"
             )
-        words = ["train", f"--algo={self.algo}", f"--data={folder.spelled(folder.existing(self.log.file))}"]
+        words = ["train", f"--algo={self.algo}", f"--data={self.log.spelled(folder)}"]
         words += [*self.log.options(), f"--steps={self.steps}", f"--output-dir={folder.spelled(out)}"]
         words.append(f"--set=log_interval={max(1, self.steps // CURVE_POINTS)}")
         bounds = self.log.action_low or self.log.action_high

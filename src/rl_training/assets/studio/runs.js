@@ -1,5 +1,5 @@
 // Every run of the directory; two compared, several in a report.
-import { button, command, follow, h, number, post, problem, put, say, table } from "./dom.js";
+import { button, command, follow, h, number, post, problem, put, table } from "./dom.js";
 
 export async function showRuns(main, folder, { signal, query, again }) {
   if (!folder.runs.length) {

@@ -88,6 +88,7 @@ function draw(place, work, metric, again) {
   put(place, h("h2", {}, work.name, h("span", { class: `state ${work.state}` }, WORDS[work.state])),
     runs.length > 0 && h("p", {}, h("progress", { max: Math.max(1, runs.length), value: done, "aria-label": "Progress of the trainings" }), " ",
       runs.map(run => `${short(run.name)} ${number(run.step)}${run.total ? ` of ${number(run.total)}` : ""}`).join(" · ")),
+    work.state === "running" && work.output && h("p", { class: "note" }, work.output.split("\n").pop()),
     names.length > 0 && field("Curve", select),
     names.length > 0 && chart(metric.chosen.replaceAll("_", " "), runs.filter(run => run.curves[metric.chosen]).map((run, index) =>
       ({ label: short(run.name), color: index, points: run.curves[metric.chosen] })), { xLabel: "gradient steps", height: 240 }),

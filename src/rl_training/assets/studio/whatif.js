@@ -1,5 +1,5 @@
 // Sliders for what the policy observes; its action at once. And a logged episode, beside what it would have done.
-import { button, choose, chosenLog, command, field, h, number, post, problem, put, remember, remembered, say } from "./dom.js";
+import { button, choose, chosenLog, command, field, h, number, post, problem, put, remember, remembered } from "./dom.js";
 import { chart } from "./charts.js";
 
 export async function showWhatIf(main, folder, { signal, query }) {
