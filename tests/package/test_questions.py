@@ -19,7 +19,7 @@ QUESTIONS = (
     ("How do I say what I want?", "signals", "What you write", "-(next(T_tank) - T_set)**2"),
     ("Which discount do I take?", "faq", "Which discount?", "1 − 1/n"),
     ("In which unit is the value of a policy?", "faq", "In which unit is a value?", "that of the reward"),
-    ("The temperature must rarely exceed 68 °C.", "tutorials/process", "Train", "--limit"),
+    ("The temperature must rarely exceed 68 °C.", "judging", "Costs and limits", "--limit"),
     ("The valve must not jump.", "signals", "Rate limits", "at most 5 units"),
     ("What happens when a sensor fails?", "deploy", "Guard", "Sensors that say nothing"),
     ("Is it better than my PID controller?", "faq", "How does it compare with my PID", "--operator"),
