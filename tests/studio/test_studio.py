@@ -341,6 +341,8 @@ def test_what_was_started_outlives_the_server_and_is_found_again(
     assert ask("/api/work/auto-log/go-on", {}).status == 200
     assert ask("/api/work/auto-log").value["state"] == "running"
     (directory / "studio" / "auto-log-2" / "auto.json").write_text("{}")
+    (directory / "studio" / "auto-log-2" / "plan.json").write_text('{"updates": {"bc": 1, "iql": 2}}')
+    assert [ask(f"/api/work/{name}").value["planned"] for name in ("auto-log", "auto-log-2")] == [0, 2]
     assert ask("/api/work/auto-log-2/stop", {}).status == 200
     until(lambda: ask("/api/work/auto-log-2").value["state"] == "done")
 

@@ -21,6 +21,7 @@ from rl_training.core.checkpoints import newest_checkpoint
 from rl_training.core.errors import UserError, plain_text, shown
 from rl_training.core.files import parse_json, write_json_atomic
 from rl_training.core.types import Facts, State, number
+from rl_training.recommend.auto import PLAN
 from rl_training.report.study import RunRecord, read_run
 from rl_training.runs.directory import CONFIG_FILE, SUMMARY_FILE, directory_name
 from rl_training.runs.metrics import METRICS_FILE
@@ -79,6 +80,12 @@ class Work:
         patterns = (f"*/{CONFIG_FILE}", f"runs/*/*/{CONFIG_FILE}", f"runs/*/{CONFIG_FILE}")
         found = {path.parent for pattern in patterns for path in self.place.glob(pattern)}
         return sorted(path for path in found if path.resolve().is_relative_to(self.folder.root))
+
+    def planned(self) -> int:
+        """How many trainings it has in all; a search writes that down before the first."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return len(parse_json((self.place / PLAN).read_bytes())["updates"])
+        return len(self.runs)
 
     def output(self) -> str:
         """The end of what it printed."""
@@ -159,6 +166,7 @@ class Work:
             "state": self.state(order, output),
             "output": output,
             "runs": runs,
+            "planned": self.planned(),
             "pages": [self.folder.name(self.place / each) for each in files if each.endswith(".html")],
             "policies": [
                 self.folder.name(self.place / each)

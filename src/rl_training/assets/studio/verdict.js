@@ -4,7 +4,8 @@ import { chart } from "./charts.js";
 
 export async function showVerdict(main, folder, { signal, query, again }) {
   const work = folder.work.find(each => each.name === query.get("work"));
-  const wanted = query.get("page") || work?.pages?.[0]?.name || folder.pages.map(each => each.name).find(each => /(auto|judge)\.html$/.test(each));
+  const wanted = query.get("page") || work?.pages?.[0]?.name
+    || [...folder.work.flatMap(each => each.pages || []), ...folder.pages].map(each => each.name).find(each => /(auto|judge)\.html$/.test(each));
   if (work && !work.pages?.length) main.append(...follow_up(work, signal, again));
   const runs = folder.runs.filter(each => !each.problem && each.state !== "unfinished");
   const shown = h("section");

@@ -124,4 +124,5 @@ function drawEpisode(place, name, log, inputs, told, columns, signal) {
   put(place, h("h2", {}, "An episode of the log"),
     h("p", { class: "note" }, "What the policy would have done in the logged states; before each step it is told what was really done."),
     h("div", { class: "row" }, field("Episode", index), button("Show", open), play), field("Step", step), where, pictures);
+  open().catch(wrong => put(pictures, problem(wrong.message)));
 }
