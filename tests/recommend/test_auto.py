@@ -82,6 +82,8 @@ def test_of_those_that_cannot_be_told_apart_the_one_closest_to_the_log_is_taken(
     assert chosen.name == "near" and "cannot tell it from far" in chosen.reason
     little = judged("little", 4.0, away=0.1, noise=-3.0)
     assert choose(judgement(far, little), [10.0]).name == "far", "half of the gain is not nearly as much"
+    less = judged("less", 8.5, away=0.1, noise=3.0)  # on every resample half a unit below
+    assert choose(judgement(far, less), [10.0]).name == "far", "what is told apart does not stand in"
 
 
 def test_what_is_worse_than_an_operator_is_not_recommended() -> None:
