@@ -135,7 +135,7 @@ def test_files_are_named_inside_the_directory_alone(
     answer = ask("/api/policy", {"policy": name})
     assert answer.status == status and b"T_tank" not in answer.content
     assert ask("/api/log/guess", {"file": name}).status in (400, status)
-    order = {"kind": "judge", "settings": {"run": name}}
+    order = {"kind": "judge", "settings": {"runs": [name]}}
     assert ask("/api/start", order).status in (400, status)
     assert not (directory / "studio").exists(), "nothing was begun"
     listed = ask("/api/folder").value
@@ -361,7 +361,7 @@ def test_not_everything_at_once(ask: Callable[..., Answer], monkeypatch: pytest.
     [
         "x", "[]", '{"kind": "shell", "settings": {}}', '{"kind": "train", "settings": {"algo": "a; b"}}',
         json.dumps({"kind": "train", "settings": {"log": LOG, "algo": "/bin/sh", "steps": 1}}),
-        json.dumps({"kind": "judge", "settings": {"run": "../.."}}),
+        json.dumps({"kind": "judge", "settings": {"runs": ["../.."]}}),
         json.dumps({"kind": "auto", "settings": {"log": LOG}, "process": 1}),
     ],
 )  # fmt: skip

@@ -145,27 +145,30 @@ class Train(Order):
         return f"{self.algo}-{Path(self.log.file).stem}"
 
 
-class Judge(Order):
-    """Say how good a trained policy is, by its own log."""
+class OverRuns(Order):
+    """Something about one run or more."""
+
+    runs: tuple[str, ...] = setting(..., "the runs", longest=MOST_RUNS)
+
+    def named(self, folder: Folder) -> list[str]:
+        """The runs as a command takes them."""
+        if not self.runs:
+            raise ConfigError("runs must name at least one run")
+        return [folder.spelled(folder.existing(each)) for each in self.runs]
+
+    def about(self) -> str:
+        return Path(self.runs[0]).name if len(self.runs) == 1 else "runs"
+
+
+class Judge(OverRuns):
+    """Say how good trained policies are, by the log of the first."""
 
     kind = "judge"
     result = "judge.html"
-    run: str = setting(..., "the run")
-    updates: int | None = setting(
-        None, "updates of the value networks; null: as many as a judgement needs", ge=1
-    )
 
     def words(self, folder: Folder, out: Path) -> list[str]:
-        words = [
-            "judge",
-            folder.spelled(folder.existing(self.run)),
-            f"--out={folder.spelled(out / 'judge.html')}",
-        ]
-        words += [f"--json={folder.spelled(out / 'judge.json')}"]
-        return [*words, *([] if self.updates is None else [f"--set=updates={self.updates}"])]
-
-    def about(self) -> str:
-        return Path(self.run).name
+        page, numbers = (folder.spelled(out / f"judge.{each}") for each in ("html", "json"))
+        return ["judge", *self.named(folder), f"--out={page}", f"--json={numbers}"]
 
 
 class Export(Order):
@@ -216,34 +219,25 @@ class Drift(Order):
         return Path(self.policy).stem
 
 
-class Report(Order):
+class Report(OverRuns):
     """One page about runs."""
 
     kind = "report"
     result = "report.html"
-    runs: tuple[str, ...] = setting(..., "the runs", longest=MOST_RUNS)
 
     def words(self, folder: Folder, out: Path) -> list[str]:
-        runs = [folder.spelled(folder.existing(each)) for each in self.runs]
-        return ["report", *runs, f"--out={folder.spelled(out / 'report.html')}"]
-
-    def about(self) -> str:
-        return "runs"
+        return ["report", *self.named(folder), f"--out={folder.spelled(out / 'report.html')}"]
 
 
-class Compare(Order):
+class Compare(OverRuns):
     """Say which of two runs is better."""
 
     kind = "compare"
-    runs: tuple[str, ...] = setting(..., "two runs", longest=2)
 
     def words(self, folder: Folder, out: Path) -> list[str]:
         if len(self.runs) != 2:
             raise ConfigError(f"runs must be two, got {len(self.runs)}")
-        return ["compare", *(folder.spelled(folder.existing(each)) for each in self.runs)]
-
-    def about(self) -> str:
-        return "runs"
+        return ["compare", *self.named(folder)]
 
 
 ORDERS: dict[str, type[Order]] = {

@@ -16,10 +16,10 @@ export async function showVerdict(main, folder, { signal, query, again }) {
   if (runs.length) {
     let run = work?.runs?.[0]?.name || runs[0].name;
     judge.append(field("Run", choose(runs.map(each => [each.name, each.name]), run, name => { run = name; preview(); })),
-      button("Judge it", async () => begin({ kind: "judge", settings: { run } })), " ",
+      button("Judge it", async () => begin({ kind: "judge", settings: { runs: [run] } })), " ",
       button("Write its policy file", async () => begin({ kind: "export", settings: { run } })));
     const same = h("div");
-    const preview = async () => put(same, command((await post("command", { kind: "judge", settings: { run } })).command));
+    const preview = async () => put(same, command((await post("command", { kind: "judge", settings: { runs: [run] } })).command));
     judge.append(same);
     main.append(judge);
     preview();
