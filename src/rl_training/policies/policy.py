@@ -31,7 +31,7 @@ from rl_training.models.actors import (
     StochasticActor,
     TanhMeanGaussian,
 )
-from rl_training.models.choices import FactoredActor, LevelCritics
+from rl_training.models.choices import LevelCritics
 from rl_training.models.critics import QEnsemble
 from rl_training.models.networks import NETWORKS, Network, NetworkPlan
 from rl_training.models.switching import HEADS, Budget, SwitchingActor
@@ -404,8 +404,7 @@ def build_actor(described: Facts) -> Actor:
     if described.get("kind") == CriticWeighted.kind:
         actor = build_actor(described["actor"])
         assert isinstance(actor, StochasticActor)
-        masked = isinstance(actor, FactoredActor) and actor.masked
-        critic = build_critic(actor.obs_dim, actor.action_dim, described["critic"], masked=masked)
+        critic = build_critic(actor.obs_dim, actor.action_dim, described["critic"])
         return CriticWeighted(actor, critic, int(described["samples"]), float(described["temperature"]))
     if described.get("kind") == NoisyActor.kind:
         return NoisyActor(build_actor(described["actor"]), float(described["sigma"]))
@@ -424,12 +423,11 @@ def build_actor(described: Facts) -> Actor:
     return build(known.obs_dim, known.action_dim, plan, **known.options)
 
 
-def build_critic(obs_dim: int, action_dim: int, described: Facts, *, masked: bool = False) -> QEnsemble:
+def build_critic(obs_dim: int, action_dim: int, described: Facts) -> QEnsemble:
     facts = CriticFacts.build(described, where="policy.critic")
     plan = saved_plan(facts.network, facts.network_package)
     if facts.levels is not None:
-        sizes = (obs_dim, facts.levels, facts.num_critics)
-        return LevelCritics(*sizes, plan, cap=facts.cap, masked=masked)
+        return LevelCritics(obs_dim, facts.levels, facts.num_critics, plan, cap=facts.cap)
     return QEnsemble(obs_dim, action_dim, facts.num_critics, plan, cap=facts.cap)
 
 
