@@ -145,7 +145,9 @@ def test_files_are_named_inside_the_directory_alone(
 def test_a_file_is_handed_out_by_its_own_address_only(ask: Callable[..., Answer], directory: Path) -> None:
     (directory / "auto.html").write_text("<script>1</script>")
     (directory / "other.html").write_text("other")
+    (directory / "report-2.html").write_text("report")
     pages = {each["name"]: each["link"] for each in ask("/api/folder").value["pages"]}
+    assert sorted(pages) == ["auto.html", "report-2.html"], "pages that commands write"
     shown = ask(pages["auto.html"], authorization="")
     assert shown.content == b"<script>1</script>" and shown.headers["content-type"].startswith("text/html")
     assert shown.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
@@ -392,6 +394,9 @@ def test_a_run_that_failed_says_so(ask: Callable[..., Answer], directory: Path) 
     assert told["state"] == "failed" and told["output"].endswith("error: no room"), (
         "nothing that a terminal obeys"
     )
+    (place / "output.txt").write_text("error: stopped by signal 15; what was done is kept\n")
+    assert ask("/api/work/auto-log").value["state"] == "stopped"
+    (place / "output.txt").write_text("error: no room\n")
     events = ask("/api/work/auto-log/events")
     assert events.headers["content-type"].startswith("text/event-stream")
     assert json.loads(events.content.removeprefix(b"data: "))["state"] == "failed"

@@ -20,6 +20,8 @@ DEEPEST = 6
 """Folders inside each other that are looked into."""
 MOST_ENTRIES = 20_000
 """Files and folders that are looked at."""
+PAGES = ("auto", "judge", "report", "drift", "demo")
+"""How the names of pages begin that commands write."""
 LARGEST_UPLOAD = 512 * 2**20
 LONGEST_NAME = 200
 DATABASE = ".db"
@@ -107,7 +109,7 @@ class Folder:
                 path = folder / name
                 if (name.lower().endswith(endings) and not is_run and not own) or name.endswith(DATABASE):
                     found.logs.append(self.name(path))
-                elif name.endswith(".html"):
+                elif name.endswith(".html") and (own or name.startswith(PAGES)):
                     found.pages.append(self.name(path))
                 elif name.endswith((".onnx", ".safetensors")) and is_policy_file(path):
                     found.policies.append(self.name(path))

@@ -21,7 +21,7 @@ from rl_training.core.checkpoints import newest_checkpoint
 from rl_training.core.errors import UserError, plain_text, shown
 from rl_training.core.files import parse_json, write_json_atomic
 from rl_training.core.types import Facts, State, number
-from rl_training.recommend.auto import PLAN
+from rl_training.recommend.auto import PLAN, STOPPED
 from rl_training.report.study import RunRecord, read_run
 from rl_training.runs.directory import CONFIG_FILE, SUMMARY_FILE, directory_name
 from rl_training.runs.metrics import METRICS_FILE
@@ -99,7 +99,8 @@ class Work:
     def state(self, order: Order, output: str) -> Literal["running", "done", "failed", "stopped"]:
         if self.running:
             return "running"
-        if any(line.startswith("error:") for line in output.splitlines()):
+        problems = [line for line in output.splitlines() if line.startswith("error:")]
+        if problems and not problems[-1].startswith(f"error: {STOPPED.partition('{')[0]}"):
             return "failed"
         if isinstance(order, Train):
             runs = [read_run(run) for run in self.runs]
