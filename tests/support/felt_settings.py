@@ -55,6 +55,7 @@ LEARNER: dict[str, Felt] = {
     "actor_learning_rate": to(0.02),
     "critic_learning_rate": to(0.02),
     "gamma": to(0.5),
+    "precision": to("bf16"),
     "tau": to(0.5),
     # SAC and its kin
     "alpha": to(0.1),

@@ -30,7 +30,7 @@ from rl_training.core.errors import (
 )
 from rl_training.core.files import write_text_atomic
 from rl_training.core.machine import choose_device, keep_freed_memory
-from rl_training.core.products import check_library, processor
+from rl_training.core.products import check_library, computes_bf16, processor
 from rl_training.core.schema import restoring
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.types import Facts, State
@@ -297,6 +297,9 @@ def assemble(plan: Plan, phases_of: PhasesOf | None = None) -> tuple[Trainer[Run
     compiled = apply_compile(learner, plan.settings.compile, updates_left, stored)
     if plan.settings.products != "auto":
         learner.products = check_library(plan.settings.products, device.type)
+    if learner.config.precision == "bf16" and device.type == "cpu" and not computes_bf16():
+        slow = "precision: bf16 is slower than single on this processor, which has no instructions for it"
+        warnings.warn(slow, stacklevel=2)
     notes = make_notes(plan, source, phases, compiled=compiled)
     bench = None
     if plan.judges_itself and isinstance(source, OfflineSource):
