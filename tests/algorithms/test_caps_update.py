@@ -252,6 +252,20 @@ def test_what_was_really_done_counts_and_what_is_told_wins() -> None:
     np.testing.assert_array_equal(told.action, policy.predict(SEEN[2], spent=2.9, steps=9, limit=3.5))
 
 
+def test_without_counting_every_step_is_as_the_first_of_an_episode(tmp_path: Path) -> None:
+    policy = counting(switching_policy().snapshot())
+    steady = policy.without_counting().with_inputs(limit=1.5)
+    state = {**BARE_STATE, "config": {**BARE_STATE["config"], "algo_kwargs": {}}}
+    file = export_policy(steady, state, tmp_path / "policy.onnx")
+    for each in (steady, load_policy(file)):
+        controller = each.controller()
+        for obs in SEEN:
+            np.testing.assert_allclose(
+                controller.act(obs).action, policy.predict(obs, limit=1.5, spent=0.0, steps=0), atol=1e-6
+            )
+    assert policy.counter is not None and any(each.counted for each in policy.inputs)
+
+
 def test_rows_are_counted_apart_and_taken_up_in_the_middle() -> None:
     policy = counting(switching_policy().snapshot())
     together, again = policy.controller(4), policy.controller(4)

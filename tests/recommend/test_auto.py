@@ -205,12 +205,15 @@ def test_weights_follow_from_rewards_limits_and_costs() -> None:
     plain, limit = {each.name for each in portfolio_module.CONTINUOUS}, Limit("heat", 0.1)
     tried = {each.name: each for each in portfolio_module.portfolio(spaces, 20.0, whole, [limit])}
     assert {"lion-careful", "iql-strict", "td3_bc-bold-careful"} <= set(tried) - plain
+    assert tried["caps"].settings == {"episode_steps": 10}
+    two = whole.with_costs({"heat": "heat", "more": "2 * heat"})
+    assert "caps" not in {each.name for each in portfolio_module.portfolio(spaces, 20.0, two, [limit])}
     light, heavy = (tried[f"iql-{word}"].settings["penalty"]["heat"] for word in ("careful", "strict"))
     assert heavy == pytest.approx(10 * light, rel=1e-2)
     assert "bc-safe" not in tried  # no episode keeps it
     kept = portfolio_module.portfolio(spaces, 2.0, whole, [Limit("heat", 0.5)])
     few = {each.name for each in kept}  # minutes
-    assert {"bc-safe", "iql-strict"} < few and not {"iql-careful", "td3_bc"} & few
+    assert {"bc-safe", "iql-strict"} < few and not {"iql-careful", "td3_bc", "caps"} & few
 
 
 def costly_log() -> TransitionDataset:

@@ -244,6 +244,16 @@ class Policy(nn.Module, ActingPolicy):
         steps = self.observation_steps
         return Policy(actor, self.spaces, steps, guard, self.memory, self.inputs, self.counter)
 
+    def without_counting(self) -> Policy:
+        """The same policy as it acts in the first step of an episode, in every step: it counts nothing."""
+        other = copy.copy(self)
+        fixed = (
+            replace(each, low=each.default, high=each.default, counted=False) if each.counted else each
+            for each in self.inputs
+        )
+        other.inputs, other.counter = tuple(fixed), None
+        return other
+
 
 # A policy as plain data and tensors, and back: what a checkpoint stores under `policy`.
 
