@@ -275,7 +275,8 @@ class Collector:
     def _enter_next_episode(self, indices: list[int]) -> None:
         for index in indices:
             self._episodes[index] += 1
-            self._returns[index] = self._costs[index] = 0.0
+            self._returns[index] = 0.0
+            self._costs[index] = 0.0
             self._played[index] = bytearray()
 
     def _seed_of(self, index: int, episode: int) -> int:
