@@ -66,11 +66,12 @@ STARTS = {
         "--algos sac --seeds 0 --target -1000000 --eval-interval 20 --learning-starts 10 --output-dir out",
         "\n| sac | 20 | ",
     ),
-    "scores/limits.py": Start(
-        "--runs 40 --updates 12 --search 2 --horizon 2 --episodes 4", "tank 0: logged {'return': "
-    ),
     "scores/plant_of_choices.py": Start(
         "--runs 8 --updates 2 --seeds 0", "| two switches, learned as choices | 0 | "
+    ),
+    "scores/past_of_the_tank.py": Start(
+        "--algos iql --logs a --histories 2 --updates 4 --episodes 8 --rounds 0",
+        "| (a) all logged | iql | 2 | ",
     ),
     "scores/parity/run.py": Start("", "| case | 1 | 5 | 50 |"),
     "speed/amd_path.py": Start("--algo bc --starts 1 --seconds 0.01", "\n| bc | "),

@@ -30,7 +30,7 @@ from rl_training.algorithms.losses import named_tensors
 from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
 from rl_training.core.schema import MAX_BATCH, MAX_SAMPLES
-from rl_training.models.actors import DeterministicTanh
+from rl_training.models.actors import DialledTanh
 from rl_training.models.dynamics import LIONNetworkConfig, MLPLIONModel
 from rl_training.policies.inputs import Inputs, RuntimeInput
 
@@ -119,11 +119,10 @@ class LION(ModelLearner):
     )
 
     def setup(self) -> None:
-        self.actor = self.part("actor", DeterministicTanh)
-        self.behavior = self.part("behavior", DeterministicTanh)
+        self.actor = self.part("actor", DialledTanh)
         self.add_dynamics()
-        self.add_optimizer("behavior", self.behavior.parameters(), "actor")
-        self.add_optimizer("actor", self.actor.parameters(), "actor")
+        self.add_optimizer("behavior", self.actor.usual.parameters(), "actor")
+        self.add_optimizer("actor", self.actor.net.parameters(), "actor")
         sizes = {"remembered": 1, "typical_disagreement": 1, "behavior_variance": self.model.action_dim}
         self.scalars |= {name: torch.zeros(size, device=self.device) for name, size in sizes.items()}
         shape = self.config.dial_shape
@@ -184,9 +183,9 @@ class LION(ModelLearner):
     def behavior_step(self, batch: Batch, noise: Noise) -> MetricTensors:
         """Imitation, from which the policy starts at every dial; and what is usual on the log."""
         obs, logged = batch["obs"], batch["actions"]
-        own = self.behavior.mode(obs)
-        loss = imitation_error(own, logged)
         dial = (noise["dial"][..., : obs.shape[-2], :] + 1.0) / 2.0
+        own = self.actor.usual(obs).tanh()
+        loss = imitation_error(own, logged)
         self.minimize("behavior", loss)
         self.minimize("actor", imitation_error(self.actor.mode(torch.cat([obs, dial], dim=-1)), logged))
         if not self.resting:
@@ -265,11 +264,9 @@ class LION(ModelLearner):
     ) -> Imagined:
         """From states `[*S, 1, B, O]`; the axis of one is the members', who share them."""
         seen, dynamics = state.squeeze(-3), self.kept_dynamics
-        with torch.no_grad():
-            usual = self.behavior.mode(seen)
-        actions = self.actor.mode(torch.cat([seen, dial], dim=-1))
+        usual, actions = self.actor.both(torch.cat([seen, dial], dim=-1))
         spread = self.scalars["behavior_variance"].sqrt().clamp_min(SMALLEST_SPREAD).unsqueeze(-2)
-        distance = ((actions - usual) / spread).square().mean(-1)
+        distance = ((actions - usual.detach()) / spread).square().mean(-1)
         if action_noise is not None:
             actions = (actions + self.config.action_noise * action_noise).clamp(-1.0, 1.0)
         actions = self.as_run(actions, seen).unsqueeze(-3)

@@ -163,9 +163,9 @@ class CostValues:
         *,
         members: Float64Array | None = None,
         worlds: Float64Array | None = None,
-        doubt: str = "",
+        refused: bool = False,
     ) -> CostJudgement:
-        """Value, interval and outcome; `doubt` says why the policy's numbers cannot be relied on.
+        """Value, interval and outcome; `refused`: the policy failed a check of its own.
 
         Outcomes are as careful as verdicts: an interval that spans both methods, and never narrower at its
         upper end than what a log of so few episodes cannot exclude.
@@ -186,11 +186,11 @@ class CostValues:
         found = CostJudgement(self.name, self.per, own.value, low, high, estimates=estimates, checks=asked)
         if self.limit is None:
             return found
-        outcome, why = self.outcome(found, doubt)
+        outcome, why = self.outcome(found, refused)
         bound = self.limit.bound
         return replace(found, limit=bound, outcome=outcome, sentence=self.sentence(found, outcome, why))
 
-    def outcome(self, found: CostJudgement, doubt: str) -> tuple[LimitOutcome, str]:
+    def outcome(self, found: CostJudgement, refused: bool) -> tuple[LimitOutcome, str]:
         """And why, where it cannot be told."""
         assert self.limit is not None
         failed = [check.reason for check in found.checks.values() if check.outcome == "refused"]
@@ -199,8 +199,8 @@ class CostValues:
                 f"no episode of the log differs from the others in {self.name}, so that nothing is known of "
                 "what leads to it (a lower threshold would)"
             )
-        if doubt:
-            return "cannot tell", doubt
+        if refused:
+            return "cannot tell", "the policy failed a check"
         if failed:
             return "cannot tell", failed[0].rstrip(".")
         if found.high < self.limit.bound:

@@ -116,6 +116,36 @@ class DeterministicTanh(Actor):
         return actions, torch.zeros_like(actions[..., 0])
 
 
+class DialledTanh(DeterministicTanh):
+    """a = tanh(m(s) + λ n(s, λ)): at dial 0 exactly the imitated behaviour tanh(m(s)), whatever n has become.
+
+    The dial is the last number of what it is asked with.
+    """
+
+    kind = "dialled"
+    draws = "action = tanh(m + dial n); there is no distribution"
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        plan: NetworkPlan | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(obs_dim, action_dim, plan, generator=generator)
+        self.usual = build_network(obs_dim - 1, action_dim, plan or NetworkPlan(), generator=generator)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        return self.both(obs)[1]
+
+    def both(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """What is usual, and what the dial makes of it."""
+        seen, dial = torch.split(obs, [self.obs_dim - 1, 1], dim=-1)
+        usual: Tensor = self.usual(seen)
+        return usual.tanh(), (usual + dial * self.net(obs)).tanh()
+
+
 class StochasticActor(Actor):
     """An actor whose distribution is at hand, as a mean and a log std for each number of an action."""
 

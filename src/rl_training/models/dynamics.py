@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rl_training.config import setting
 from rl_training.core.schema import MAX_CRITICS
-from rl_training.models.actors import Actor, DeterministicTanh
+from rl_training.models.actors import DialledTanh
 from rl_training.models.models import MLPSACModel, PolicyModel, SACNetworkConfig
 from rl_training.models.networks import Activation, NetworkConfig, NetworkPlan, build_network, widths
 
@@ -208,17 +208,15 @@ class LIONNetworkConfig(DynamicsNetworks):
 
 
 class MLPLIONModel(PolicyModel):
-    """A policy that takes a dial behind the observation, the imitated behaviour, and a model of the plant."""
+    """A policy that takes a dial behind the observation, and a model of the plant."""
 
     config_class = LIONNetworkConfig
     config: LIONNetworkConfig
-    behavior: Actor
     dynamics: DynamicsEnsemble
 
     def build(self, generator: torch.Generator | None) -> None:
         plan = self.config.plan("actor")
-        self.actor = DeterministicTanh(self.obs_dim + 1, self.action_dim, plan, generator=generator)
-        self.behavior = DeterministicTanh(self.obs_dim, self.action_dim, plan, generator=generator)
+        self.actor = DialledTanh(self.obs_dim + 1, self.action_dim, plan, generator=generator)
         penalised = bool(self.config.penalty)
         self.dynamics = self.config.ensemble(self.obs_dim, self.action_dim, generator, penalised=penalised)
 
