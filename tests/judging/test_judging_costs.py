@@ -15,6 +15,7 @@ from judging_problems import (
     Proportional,
     actions_of,
     corridor_log,
+    feedback_log,
     lqr_log,
     small,
     uniform_lqr_log,
@@ -23,17 +24,18 @@ from rl_training.core.errors import ConfigError
 from rl_training.core.limits import Limit
 from rl_training.data import TransitionDataset
 from rl_training.judging import Judgement, judge
-from rl_training.judging.costs import CostValues, LoggedCosts, until_the_end
+from rl_training.judging.costs import CostValues, LoggedCosts, until_the_end, with_last_rows
 from rl_training.judging.fqe import fit_values
 from rl_training.judging.log import JudgedLog
+from rl_training.judging.operators import Operator
 from rl_training.judging.verdict import Check, CostJudgement, limits_kept
 
 SETTINGS: dict[str, Any] = {
     "gamma": LQR_GAMMA,
     "hidden_sizes": (32, 32),
     "members": 3,
-    "updates": 900,
-    "batch_size": 96,
+    "updates": 800,
+    "batch_size": 64,
     "learning_rate": 5e-3,
     "model_updates": 600,
     "model_members": 3,
@@ -72,7 +74,7 @@ def test_the_value_of_a_cost_is_the_known_quadratic() -> None:
 
 @pytest.fixture(scope="module")
 def judged() -> Judgement:
-    data = lqr_log()
+    data = lqr_log(episodes=200)
     data = with_costs(data, wear=data.actions**2, work=data.actions**2)
     policies = {"calm": Proportional(0.3), "wild": Proportional(-0.9)}
     limits = {"wear": 0.08, "work": "1 per episode"}
@@ -144,7 +146,7 @@ def test_per_step_counts_the_steps_before_an_end_alone() -> None:
         def predict(self, obs: np.ndarray) -> np.ndarray:
             return np.ones((len(obs), 1), dtype=np.float32)
 
-    settings = {**SETTINGS, "gamma": gamma, "model_rollouts": False, "coverage_limit": 1.0}
+    settings = {**SETTINGS, "gamma": gamma, "updates": 800, "model_rollouts": False, "coverage_limit": 1.0}
     (policy,) = judge(Right(), data, limits={"edge": 0.3}, **settings).policies
     (edge,) = policy.costs
     paid, lived = (gamma**2 + gamma + 1) / 3, (3 + 2 * gamma + gamma**2) / 3
@@ -189,6 +191,7 @@ def values(found: list[float], members: list[float], limit: Limit, **changes: An
 
 SEEN = [0.0] * 98 + [0.25, 0.75]
 CONFIG = small(gamma=0.9)
+FIELDS = ("obs", "actions", "rewards", "next_obs", "dones")
 
 
 def test_what_one_log_cannot_exclude_is_never_excluded() -> None:
@@ -226,7 +229,8 @@ def test_what_cannot_be_trusted_keeps_nothing() -> None:
     refused = sound.judge(0, CONFIG, refused=True)
     assert refused.outcome == "cannot tell" and "the policy failed a check" in refused.sentence
     wrong = replace(sound, falsification=Check("refused", "Values are wrong."))
-    assert wrong.judge(0, CONFIG).outcome == "cannot tell"
+    told = wrong.judge(0, CONFIG)
+    assert told.outcome == "cannot tell" and told.sentence.endswith("; values are wrong.")
     unsettled = replace(sound, fitted=SimpleNamespace(**{**vars(sound.fitted), "progress": 1.0}))
     assert unsettled.judge(0, CONFIG).outcome == "cannot tell"
     apart = sound.judge(0, CONFIG, worlds=np.array([0.95, 0.95, 0.95]))
@@ -258,6 +262,40 @@ def test_steps_left_are_seen_until_the_end() -> None:
     assert whole.obs[:, 1].tolist() == [4, 3, 2, 4, 3, 2, 1]
     assert whole.next_obs[:, 1].tolist() == [3, 2, 1, 3, 2, 1, 0]
     assert whole.gamma == 1.0 and whole.dones.tolist() == ends.tolist()
+
+
+def test_operators_act_until_the_end_of_an_episode() -> None:
+    """Two of four rows, of which the first ended by itself: the second operator takes over in row 6."""
+    ends, dones = np.zeros(8, bool), np.zeros(8, bool)
+    ends[[3, 7]], dones[3] = True, True
+    column = np.zeros((8, 1), np.float32)
+    log = JudgedLog(column, column, column, column[:, 0], dones, ends, gamma=0.9)
+    first = Operator("a", np.array([1, 1, 1, 1, 1, 0, 0, 0], bool), np.array([0, 4]))
+    second = Operator("b", np.array([0, 0, 0, 0, 0, 0, 1, 0], bool), np.array([6]))
+    late = Operator("c", np.zeros(8, bool), np.array([7]))
+    found = with_last_rows([first, second, late], log)
+    assert [np.flatnonzero(each.rows).tolist() for each in found] == [[0, 1, 2, 3, 4], [6, 7], [7]]
+
+
+@pytest.mark.slow
+def test_operators_cost_what_they_do_in_an_episode() -> None:
+    """Ten steps of a^2 under a ~ N(-k s, sigma^2), from states uniform in [-1, 1]."""
+    logs = [feedback_log(20, 10, seed=seed, k=k, sigma=0.3) for seed, k in enumerate((0.3, -0.6))]
+    columns = [np.concatenate([getattr(each, name).numpy() for each in logs]) for name in FIELDS]
+    who = torch.arange(2).repeat_interleave(200).int()
+    data = TransitionDataset(*columns, truncations=np.arange(400) % 10 == 9)
+    data = TransitionDataset.from_store(data.store.updated({"operators": who}), info=data.info)
+    settings = {**SETTINGS, "model_rollouts": False}
+    found = judge(
+        Proportional(0.3),
+        with_costs(data, work=data.actions**2),
+        limits={"work": "9 per episode"},
+        **settings,
+    )
+    sums = (columns[1].reshape(2, 20, 10) ** 2).sum(-1).mean(-1)
+    for operator, logged in zip(found.operators, sums, strict=True):
+        (work,) = operator.costs
+        assert abs(work.value - logged) < 0.3 and work.low <= logged <= work.high
 
 
 def test_limits_must_be_of_costs() -> None:

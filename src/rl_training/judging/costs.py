@@ -177,13 +177,14 @@ class CostValues:
         if worlds is not None and np.isfinite(worlds).all():
             estimates["model"] = interval(worlds, config.confidence, of_mean=True)
             own = combined(own, estimates["model"], together=config.headline == "both")
-        low = math.nan if own.low is None else own.low
-        high = math.nan if own.high is None else max(own.high, self.not_seen(config.confidence))
+        floor = 0.0 if self.log.rewards.min() >= 0.0 else -math.inf  # nobody pays less than nothing
+        value, low = max(own.value, floor), math.nan if own.low is None else max(own.low, floor)
+        high = math.nan if own.high is None else max(own.high, floor, self.not_seen(config.confidence))
         asked = {
             "falsification": self.falsification,
             "convergence": checks.convergence(self.log, self.fitted, index, config),
         }
-        found = CostJudgement(self.name, self.per, own.value, low, high, estimates=estimates, checks=asked)
+        found = CostJudgement(self.name, self.per, value, low, high, estimates=estimates, checks=asked)
         if self.limit is None:
             return found
         outcome, why = self.outcome(found, refused)
@@ -202,7 +203,7 @@ class CostValues:
         if refused:
             return "cannot tell", "the policy failed a check"
         if failed:
-            return "cannot tell", failed[0].rstrip(".")
+            return "cannot tell", failed[0][0].lower() + failed[0][1:].rstrip(".")
         if found.high < self.limit.bound:
             return "keeps", ""
         if found.low > self.limit.bound:
@@ -232,7 +233,8 @@ def fit_costs(
     """Value networks for every cost, as those of the reward are: same sizes, resamples and checks."""
 
     def values(of: JudgedLog, name: str) -> FittedValues:
-        return fit_values(of, policies, config, on_progress, cache, operators, name=name)
+        known = operators if of.gamma == log.gamma else with_last_rows(operators, log)
+        return fit_values(of, policies, config, on_progress, cache, known, name=name)
 
     steps = None
     whole = until_the_end(log)
@@ -273,6 +275,16 @@ def until_the_end(log: JudgedLog) -> JudgedLog:
     left = (np.repeat(longest_lengths(log), log.lengths) - log.steps)[:, None].astype(np.float32)
     obs, following = np.hstack([log.obs, left]), np.hstack([log.next_obs, left - 1.0])
     return replace(log, obs=obs, next_obs=following, dones=log.ends, gamma=1.0, discounts=None)
+
+
+def with_last_rows(operators: Sequence[Operator], log: JudgedLog) -> list[Operator]:
+    """Operators with the rows in which they acted when an episode ended: nothing comes after them here."""
+    found = []
+    for each in operators:
+        goes_on, begins = np.append(False, each.rows[:-1]) & (log.steps > 0), np.zeros(len(log), np.bool_)
+        begins[each.starts] = True
+        found.append(replace(each, rows=each.rows | (log.ends & (goes_on | begins))))
+    return found
 
 
 def longest_lengths(log: JudgedLog) -> Float64Array:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rl_training.judging.candidates import told_limits
 from rl_training.judging.verdict import CostJudgement, Judgement, LimitOutcome, PolicyJudgement
-from rl_training.report.charts import Bar, Intervals
+from rl_training.report.charts import Bar, Figure, Intervals
 from rl_training.report.content import Cell, Section, Table, plain_number, with_interval
 
 OUTCOMES: dict[LimitOutcome | None, str] = {
@@ -56,13 +56,18 @@ def costs_sections(judgement: Judgement) -> list[Section]:
         "the sum until its end. A limit is kept where the whole interval lies below it, broken where it lies "
         "above. As logged: nothing is estimated, all steps count alike."
     )
-    table = Table("Costs and limits", COST_HEADER, tuple(cost_rows(judgement)), note)
-    figures = [
-        limit_figure(judgement, judgement.ranking(), place)
-        for place, each in enumerate(judgement.behaviour.costs)
-        if each.limit is not None
-    ]
-    return [Section("What does it cost?", (table, *figures))]
+    blocks: list[Table | Figure] = []
+    for place, each in enumerate(judgement.behaviour.costs):
+        rows = [row for row in cost_rows(judgement) if row[0] == each.name]
+        # what decides comes first: a phone shows the left of a table
+        told = tuple((whose, outcome, estimated) for _, whose, _, estimated, outcome in rows)
+        title = (
+            f"{each.name}, limit {rows[0][2]}" if each.limit is not None else f"{each.name} per {each.per}"
+        )
+        blocks.append(Table(title, ("of", "outcome", "estimated"), told, "" if place else note))
+        if each.limit is not None:
+            blocks.append(limit_figure(judgement, judgement.ranking(), place))
+    return [Section("What does it cost?", tuple(blocks))]
 
 
 def limit_figure(judgement: Judgement, ranked: Sequence[PolicyJudgement], place: int) -> Intervals:
