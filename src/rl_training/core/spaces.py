@@ -410,7 +410,7 @@ class Spaces:
 
     def in_words(self, columns: FloatArray) -> Array:
         """Columns as answers: names in place of the numbers that stand for named levels."""
-        return in_words(self.choices, columns)
+        return in_words(self.choices, columns) if self.choices else columns
 
     def in_numbers(self, answers: Array) -> Array:
         """The inverse of `in_words`."""

@@ -173,14 +173,16 @@ class Policy(nn.Module, ActingPolicy):
 
     def act(self, obs: Array, deterministic: bool = True, **inputs: npt.ArrayLike | None) -> FloatArray:
         with torch.inference_mode():
-            unit = self._unit(obs, deterministic, inputs)
-            actions: FloatArray = self.to_units(unit, self._given(obs)).cpu().numpy()
+            given = self._given(obs)
+            unit = self._unit(given, deterministic, inputs)
+            actions: FloatArray = self.to_units(unit, given).cpu().numpy()
         return actions
 
     def act_unit(self, obs: Array, deterministic: bool = True, **inputs: npt.ArrayLike | None) -> FloatArray:
         """The same in [-1, 1], as learners see actions."""
         with torch.inference_mode():
-            actions: FloatArray = self._unit(obs, deterministic, inputs).float().cpu().numpy()
+            unit = self._unit(self._given(obs), deterministic, inputs)
+            actions: FloatArray = unit.float().cpu().numpy()
         return self.limited_unit(actions, np.asarray(obs))
 
     def limited_unit(self, unit: FloatArray, obs: Array) -> FloatArray:
@@ -207,10 +209,10 @@ class Policy(nn.Module, ActingPolicy):
         columns = columns_of(self.inputs, inputs, rows)
         return [torch.from_numpy(values).to(self.device) for values in columns.values()]
 
-    def _unit(self, obs: Array, deterministic: bool, inputs: Given) -> Tensor:
-        """Observations are single precision, as environments give them, whatever is computed in."""
-        given = self._given(obs)
-        asked = self.asked(given, *self._columns(inputs, given.shape[-2]))
+    def _unit(self, given: Tensor, deterministic: bool, inputs: Given) -> Tensor:
+        # without inputs there is nothing to look up: it would take a twentieth of the time of a small policy
+        columns = self._columns(inputs, given.shape[-2]) if self.inputs or inputs else ()
+        asked = self.asked(given, *columns)
         if deterministic:
             return self.actor.mode(asked)
         shape = (len(given), self.actor.noise_size)
@@ -218,6 +220,7 @@ class Policy(nn.Module, ActingPolicy):
         return self.actor.draw(asked, noise.to(self.dtype))
 
     def _given(self, obs: Array) -> Tensor:
+        """Observations are single precision, as environments give them, whatever is computed in."""
         return torch.from_numpy(np.asarray(obs, dtype=np.float32)).to(self.device)
 
     def snapshot(self, member: int | None = None, *, exact: bool = True) -> Policy:
