@@ -333,7 +333,7 @@ FAULTS = [
     Fault(
         "resume: episodes not yet logged are forgotten",
         COLLECTION,
-        'self.episodes = [[FinishedEpisode(ret, length) for ret, length in state["unlogged_episodes"]]]',
+        'self.episodes = [[FinishedEpisode(*each) for each in state["unlogged_episodes"]]]',
         "self.episodes = [[]]",
         "collection",
     ),

@@ -70,10 +70,10 @@ def picture(curve: DialCurve, truth: Sequence[float], operators: Mapping[str, fl
     best = max(operators, key=lambda name: operators[name])
     chart = Chart(
         "Value against dial",
-        "dial: 0 as the operators do, 1 as the model believes to be best",
+        "dial, from 0 (as today) to 1 (the model's best)",
         "discounted score",
         (
-            Series("the judge, by the log alone, with a 90 % interval", 1, told, band),
+            Series("the judge, by the log alone (90 % interval)", 1, told, band),
             Series("the truth, tried on the plant", 2, list(zip(DIALS, truth, strict=True))),
         ),
         levels=(Level(f"the best operator, {best}", operators[best]),),

@@ -15,6 +15,7 @@ import random
 import tempfile
 from collections import Counter
 from pathlib import Path
+from socket import SHUT_WR
 
 from serving import HOST, Caller, calls, free_port, make_policy, running, served
 
@@ -80,13 +81,13 @@ def main() -> None:
         with running(served(policy, port)):
             for number in range(options.requests):
                 with Caller(port) as caller:
-                    caller.send(one_request(caller, plain, draws))
-                    caller.socket.shutdown(1)  # nothing more will come
                     try:
+                        caller.send(one_request(caller, plain, draws))
+                        caller.socket.shutdown(SHUT_WR)  # nothing more will come
                         ended[str(caller.answer()[0] or "closed")] += 1
                     except TimeoutError:
                         ended["no answer within 10 s"] += 1
-                    except ConnectionError:
+                    except OSError:  # closed by the service, perhaps before all was sent
                         ended["closed"] += 1
                 if number % 100 == 99:
                     with Caller(port) as caller:

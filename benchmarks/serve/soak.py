@@ -35,7 +35,7 @@ def main() -> None:
                 assert caller.ask(json.dumps(body).encode())[0] == 200
                 if (number + 1) % tenth == 0:
                     print(f"| {number + 1:,} | {memory_mib(process):.1f} |", flush=True)
-            time.sleep(1.0)  # longer than a row may wait
+            time.sleep(1.5)  # longer than a row may wait
         with closing(sqlite3.connect(Path(folder) / "decisions.db")) as log:
             (rows,) = log.execute("select count(*) from decisions").fetchone()
     print(f"{rows:,} rows in the decision log of {options.calls:,} calls")

@@ -2,6 +2,7 @@
 
 from rl_training.api.algorithms import AWAC as AWAC
 from rl_training.api.algorithms import BC as BC
+from rl_training.api.algorithms import CAPS as CAPS
 from rl_training.api.algorithms import CQL as CQL
 from rl_training.api.algorithms import CRR as CRR
 from rl_training.api.algorithms import CalQL as CalQL

@@ -11,6 +11,7 @@ ALGORITHMS = (
     AlgorithmFacts("awac", "AWAC", False, "rl_training.algorithms.awac"),
     AlgorithmFacts("bc", "BC", False, "rl_training.algorithms.bc"),
     AlgorithmFacts("cal_ql", "CalQL", False, "rl_training.algorithms.cal_ql"),
+    AlgorithmFacts("caps", "CAPS", False, "rl_training.algorithms.caps"),
     AlgorithmFacts("cql", "CQL", False, "rl_training.algorithms.cql"),
     AlgorithmFacts("crr", "CRR", False, "rl_training.algorithms.crr"),
     AlgorithmFacts("discrete_cql", "DiscreteCQL", False, "rl_training.algorithms.discrete_cql"),

@@ -39,7 +39,7 @@ def batch_of(learner: Any, rows: int = 16) -> dict[str, torch.Tensor]:
         batch["actions"] = torch.nn.functional.one_hot(torch.arange(rows) % 2, 2).float()
     batch |= {"rewards": torch.randn(rows, generator=generator), "dones": torch.zeros(rows)}
     batch |= {"returns_to_go": torch.zeros(rows), "discounts": torch.full((rows,), 0.9)}
-    batch |= {"episodes": (torch.arange(rows) // 4).float()}
+    batch |= {"episodes": (torch.arange(rows) // 4).float(), "costs": batch["next_obs"][:, :1].abs()}
     return {name: values for name, values in batch.items() if name in learner.needs or name in STANDARD}
 
 

@@ -242,7 +242,7 @@ def test_the_update_follows_the_official_order() -> None:
 def test_each_loss_reaches_only_what_it_trains() -> None:
     learner, batch = build(), checks.random_batch(0)
     values = torch.randn(checks.BATCH)
-    assert checks.reached(learner, learner.value_loss(batch, values)) == {"model.value"}
+    assert checks.reached(learner, learner.value_loss(batch, values, learner.value)) == {"model.value"}
     logprobs = learner.data_logprobs(batch, {})
     assert checks.reached(learner, learner.actor_loss(logprobs, values)[0]) == {"model.actor"}
     assert checks.reached(learner, learner.critic_loss(batch, values)[0]) == {"model.critic"}

@@ -322,6 +322,8 @@ def test_masks_of_a_log_are_heeded_by_every_export(algo: str, tmp_path: Path) ->
     run = train(config.replace(algo_kwargs=kept), dataset=read(tmp_path, gates_log())).run_dir
     policy = rl_training.load_policy(run)
     obs = OPEN + np.float32([5.5, 0, 0, 0])
+    seen = policy.prepared(torch.from_numpy(obs))[:, 1:]
+    np.testing.assert_allclose(seen, OPEN[:, 1:], atol=1e-6, err_msg="a mask is not normalised")
     if algo != "bc":  # which does as was done
         assert policy.predict(obs).tolist() == BEST
     for ending in ("safetensors", "onnx") if algo in ("discrete_cql", "iql") else ():  # two kinds of actors

@@ -206,6 +206,24 @@ def test_collected_rewards_pay_the_same_penalty() -> None:
     )
 
 
+def test_collected_episodes_say_what_they_cost() -> None:
+    """Steps of the world cost 1, 2 and 3; an episode in its middle goes on with what it has cost."""
+    from fake_world import World
+
+    world = World()
+    still = np.zeros((2, 1), dtype=np.float32)
+    with Collector(world.make, {}, 2, 0, fields=told_fields({"costs"})) as collector:
+        ended = [collector.step(still).episodes for _ in range(4)]
+        assert [[each.cost for each in episodes] for episodes in ended] == [[], [], [6.0, 6.0], []]
+        state = collector.state_dict()
+        assert state["costs"] == [1.0, 1.0]
+    with Collector(world.make, {}, 2, 0, fields=told_fields({"costs"})) as other:
+        other.load_state_dict(state)
+        assert [each.cost for _ in range(2) for each in other.step(still).episodes] == [6.0, 6.0]
+    with Collector(World().make, {}, 1, 0) as plain:
+        assert [each.cost for _ in range(3) for each in plain.step(still[:1]).episodes] == [None]
+
+
 def prepared_identity(scale: float = 1.0) -> Any:
     from rl_training.core.transforms import RewardTransform
 

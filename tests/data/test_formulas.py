@@ -52,6 +52,8 @@ def test_observations_are_formulas_with_names_that_travel(csv: str) -> None:
         )
         assert data.info.signals.first_action == (MEAN,)
         assert data.info.signals.program.columns == ("x", "T set")
+    means = read(observations="x, mean(x, 2), diff(x)", units={"x": "m"}).info
+    assert means.features.listed("observation") == ["x (m)", "mean(x, 2) (m)", "diff(x)"]
 
 
 def test_every_kind_of_column_can_be_named() -> None:
@@ -121,6 +123,11 @@ def test_a_termination_is_a_formula_and_ends_the_episode_for_every_other_one() -
     np.testing.assert_array_equal(data.obs, [[1, 0], [2, 1], [3, 0]])
     np.testing.assert_array_equal(data.dones, [0, 1, 1])
     np.testing.assert_array_equal(data.rewards, [-2, -4, -5])
+    one_row = {"run": [1, 1, 2, 3, 3], "x": [1, 2, 9, 3, 3], "valve": [10, 30, 20, 60, 40]}
+    with pytest.warns(DataWarning, match="last row of 1 episodes"):
+        data = read(one_row, terminated="x > 8", reward="-next(x)")
+    np.testing.assert_array_equal(data.obs[:, 0], [1, 3])  # what ended at once ends no other episode
+    np.testing.assert_array_equal(data.dones, [0, 0])
     known = read(terminated="x >= 4", reward="-x")
     np.testing.assert_array_equal(known.dones, [0, 0, 1, 1, 0, 1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rl_training.config.run import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import Spaces
 from rl_training.judging.dial import at_positions, checked_dials, recommended, sentence_of_dial
-from rl_training.judging.verdict import DialCurve, DialPosition, Interval
+from rl_training.judging.verdict import DialCurve, DialPosition, Interval, LimitOutcome
 from rl_training.models.actors import Actor
 from rl_training.policies.inputs import RuntimeInput
 from rl_training.policies.policy import Policy
@@ -84,6 +85,30 @@ def test_the_largest_position_that_passes_and_beyond_which_nothing_is_gained(
 ) -> None:
     told: Any = Told(gains)
     assert recommended(told, points(*verdicts)) == dial
+
+
+@pytest.mark.parametrize(
+    ("limits", "dial"),
+    [
+        (("breaks", "keeps", "keeps"), 0.5),  # what is done today need not be within the limits
+        (("keeps", "breaks", "keeps"), 0.5),
+        (("keeps", "keeps", "cannot tell"), 0.25),
+        (("breaks", "cannot tell", "breaks"), None),
+    ],
+)
+def test_positions_that_do_not_keep_the_limits_are_passed_over(
+    limits: tuple[LimitOutcome, ...], dial: float | None
+) -> None:
+    steps = {(f"p{later}", f"p{sooner}"): 0.1 for later in range(3) for sooner in range(later)}
+    told: Any = Told(steps)
+    positions = [
+        replace(each, limits=outcome)
+        for each, outcome in zip(points("better", "better", "better"), limits, strict=True)
+    ]
+    assert recommended(told, positions) == dial
+    sentence = sentence_of_dial(DialCurve("lion", tuple(positions), dial))
+    wanted = "passes the checks and keeps the limits" if dial is None else "are not shown to keep the limits"
+    assert wanted in sentence
 
 
 def test_the_sentence_says_where_to_leave_it() -> None:

@@ -17,7 +17,7 @@ from rl_training.judging import judge
 from rl_training.judging.hidden import told_apart, told_past, unmarked_ends
 from rl_training.judging.leftovers import Unexplained, from_the_first_half, from_the_past, less_what_shows
 from rl_training.judging.log import JudgedLog
-from rl_training.judging.unused import explained_by, in_shape, tried
+from rl_training.judging.unused import Tried, explained_by, in_shape, tried
 from rl_training.judging.verdict import Check
 
 EPISODES, LENGTH = 60, 40
@@ -135,6 +135,19 @@ def test_the_column_that_explains_it_is_named() -> None:
             "What? No other column of the log explains it (tried: batch, noise)."
         )
     assert tried(left, 0, share, []).sentence("What?") == "What?"
+
+
+def test_nobody_is_asked_where_nothing_is_hidden() -> None:
+    """Reading unused columns takes time."""
+
+    def ask(target: int, share: float) -> Tried:
+        raise AssertionError("asked")
+
+    left = left_by(noise)
+    assert told_apart(from_the_first_half(left), column, ask).outcome == "passed"
+    assert told_past(from_the_past(left), column, ask).outcome == "passed"
+    with pytest.raises(AssertionError, match="asked"):
+        told_past(from_the_past(left_by(drifting)), column, ask)
 
 
 def test_a_column_that_explains_a_little_is_not_named() -> None:

@@ -29,6 +29,7 @@ from rl_training.judging.fqe import fit_values
 from rl_training.judging.log import JudgedLog
 from rl_training.judging.operators import Operator
 from rl_training.judging.verdict import Check, CostJudgement, limits_kept
+from rl_training.policies.inputs import RuntimeInput
 
 SETTINGS: dict[str, Any] = {
     "gamma": LQR_GAMMA,
@@ -43,6 +44,12 @@ SETTINGS: dict[str, Any] = {
     "rollout_starts": 100,
     "importance": False,
 }
+
+
+class Counting(Proportional):
+    """Asks for what was spent, whatever it makes of it."""
+
+    inputs = (RuntimeInput("spent", 0.0, 9.0, 0.0, counted=True),)
 
 
 def with_costs(data: TransitionDataset, **costs: np.ndarray | torch.Tensor) -> TransitionDataset:
@@ -76,7 +83,7 @@ def test_the_value_of_a_cost_is_the_known_quadratic() -> None:
 def judged() -> Judgement:
     data = lqr_log(episodes=200)
     data = with_costs(data, wear=data.actions**2, work=data.actions**2)
-    policies = {"calm": Proportional(0.3), "wild": Proportional(-0.9)}
+    policies = {"calm": Proportional(0.3), "wild": Proportional(-0.9), "counts": Counting(0.3)}
     limits = {"wear": 0.08, "work": "1 per episode"}
     return judge(policies, data, limits=limits, **SETTINGS)
 
@@ -84,7 +91,7 @@ def judged() -> Judgement:
 @pytest.mark.slow
 def test_limits_per_step_and_per_episode_are_kept_and_broken(judged: Judgement) -> None:
     """Of states uniform in [-1, 1], where s^2 is a third on average; ten steps make an episode."""
-    calm, wild = judged.policies
+    calm, wild = judged.policies[:2]
     by_step = [(1.0 - LQR_GAMMA) * known_cost(k) / 3.0 for k in (0.3, -0.9)]
     by_episode = [sum(k * k * (0.5 - 0.5 * k) ** (2 * t) for t in range(10)) / 3.0 for k in (0.3, -0.9)]
     assert by_step == pytest.approx([0.003372, 0.143806], rel=1e-3)
@@ -102,6 +109,16 @@ def test_limits_per_step_and_per_episode_are_kept_and_broken(judged: Judgement) 
     assert "Keeps the limit of wear, 0.08 per step: " in calm.sentence
     assert "Breaks the limit of work, 1 per episode: " in wild.sentence
     assert all(each.excess < 0.0 for each in calm.costs) and all(each.excess > 0.0 for each in wild.costs)
+
+
+@pytest.mark.slow
+def test_what_counts_while_it_runs_is_not_said_to_keep_a_limit(judged: Judgement) -> None:
+    """It acts here as the calm one does, but would not while it counts."""
+    calm, _, counts = judged.policies
+    assert [each.value for each in counts.costs] == pytest.approx([each.value for each in calm.costs], 1e-3)
+    assert counts.limits == "cannot tell" and counts.verdict != "refused"
+    assert "it acts by what an episode has cost so far" in counts.sentence
+    assert counts.checks["counting"].outcome == "warned" and "counting" not in calm.checks
 
 
 @pytest.mark.slow
@@ -226,7 +243,7 @@ def test_what_cannot_be_trusted_keeps_nothing() -> None:
     limit = Limit("heat", 0.9)
     sound = values(SEEN, [0.8, 1.0, 1.2], limit)
     assert sound.judge(0, CONFIG).outcome == "keeps"
-    refused = sound.judge(0, CONFIG, refused=True)
+    refused = sound.judge(0, CONFIG, doubt="the policy failed a check")
     assert refused.outcome == "cannot tell" and "the policy failed a check" in refused.sentence
     wrong = replace(sound, falsification=Check("refused", "Values are wrong."))
     told = wrong.judge(0, CONFIG)

@@ -66,6 +66,9 @@ STARTS = {
         "--algos sac --seeds 0 --target -1000000 --eval-interval 20 --learning-starts 10 --output-dir out",
         "\n| sac | 20 | ",
     ),
+    "scores/limits.py": Start(
+        "--runs 40 --updates 12 --search 2 --horizon 2 --episodes 4", "tank 0: logged {'return': "
+    ),
     "scores/plant_of_choices.py": Start(
         "--runs 8 --updates 2 --seeds 0", "| two switches, learned as choices | 0 | "
     ),

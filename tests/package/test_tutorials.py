@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from doc_blocks import TUTORIALS, all_blocks
-from helpers import ROOT
+from helpers import ROOT, TINY_STAGES
 from postgres import PASSWORD, PostgresServer, find_binaries
 from rl_training.cli import main
 
@@ -32,6 +32,10 @@ SHORTER = (
     (r"days=90", "days=24"),
     (r"days=30", "days=2"),
     (r"runs=60", "runs=24"),
+    (r"runs=200", "runs=104"),  # a fifth is held out, and 20 are the least to judge by
+    (r"--dial 0,0.5,1", "--dial 0,1"),
+    (r"runs=500", "runs=20"),
+    (r"--algo lion", "--algo lion --steps 40 --set algo_kwargs.hidden_sizes=[8]"),
 )
 JUDGE = (
     "--set updates=20 --set members=2 --set model_updates=20 --set model_members=2 --set density_updates=20 "
@@ -81,6 +85,9 @@ class Shell:
         words = shlex.split(self.here(line), comments=True)[1:]
         if words[0] == "judge":
             words += JUDGE.split()
+        if words[0] == "train":
+            stages = TINY_STAGES.get(words[words.index("--algo") + 1], {})
+            words += [f"--set=algo_kwargs.{name}={value}" for name, value in stages.items()]
         if words[-1] == "&":
             self.start([*words[:-1], "--port", self.port])
         else:

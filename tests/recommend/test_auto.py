@@ -28,6 +28,7 @@ from rl_training.judging.verdict import (
     Interval,
     Judgement,
     LimitOutcome,
+    LoggedCost,
     OperatorJudgement,
     PolicyJudgement,
     Verdict,
@@ -81,6 +82,8 @@ def test_of_those_that_cannot_be_told_apart_the_one_closest_to_the_log_is_taken(
     assert chosen.name == "near" and "cannot tell it from far" in chosen.reason
     little = judged("little", 4.0, away=0.1, noise=-3.0)
     assert choose(judgement(far, little), [10.0]).name == "far", "half of the gain is not nearly as much"
+    less = judged("less", 8.5, away=0.1, noise=3.0)  # on every resample half a unit below
+    assert choose(judgement(far, less), [10.0]).name == "far", "what is told apart does not stand in"
 
 
 def test_what_is_worse_than_an_operator_is_not_recommended() -> None:
@@ -202,12 +205,15 @@ def test_weights_follow_from_rewards_limits_and_costs() -> None:
     plain, limit = {each.name for each in portfolio_module.CONTINUOUS}, Limit("heat", 0.1)
     tried = {each.name: each for each in portfolio_module.portfolio(spaces, 20.0, whole, [limit])}
     assert {"lion-careful", "iql-strict", "td3_bc-bold-careful"} <= set(tried) - plain
+    assert tried["caps"].settings == {"episode_steps": 10}
+    two = whole.with_costs({"heat": "heat", "more": "2 * heat"})
+    assert "caps" not in {each.name for each in portfolio_module.portfolio(spaces, 20.0, two, [limit])}
     light, heavy = (tried[f"iql-{word}"].settings["penalty"]["heat"] for word in ("careful", "strict"))
     assert heavy == pytest.approx(10 * light, rel=1e-2)
     assert "bc-safe" not in tried  # no episode keeps it
     kept = portfolio_module.portfolio(spaces, 2.0, whole, [Limit("heat", 0.5)])
     few = {each.name for each in kept}  # minutes
-    assert {"bc-safe", "iql-strict"} < few and not {"iql-careful", "td3_bc"} & few
+    assert {"bc-safe", "iql-strict"} < few and not {"iql-careful", "td3_bc", "caps"} & few
 
 
 def costly_log() -> TransitionDataset:
@@ -237,6 +243,38 @@ def test_where_nothing_is_recommended_something_can_be_logged() -> None:
     assert beaten.startswith("Log more runs of Ada, who earns more than every candidate")
     (again,) = what_to_log(judgement(judged("iql", 5.0)), fell_back=True)
     assert "a second look did not find it again" in again
+
+
+def test_what_would_show_that_a_limit_is_kept_can_be_logged() -> None:
+    """From 0.9 up to 1.05, the limit is 1: (0.15 / 0.1) squared is more than two."""
+    unclear = CostJudgement("heat", "step", 0.9, 0.75, 1.05, 1.0, "cannot tell")
+    found = limited("keeps", judged("iql", 5.0), judged("bold", 9.0), iql="keeps", bold="breaks")
+    iql, bold = found.policies
+    (told,) = what_to_log(replace(found, policies=(replace(iql, costs=(unclear,)), bold)))
+    assert told == "iql seems to keep the limit of heat: if so, about 3 times as many episodes would show it."
+    logged = LoggedCost("heat", 1.0, 10.0, 30, "1 per step", 0.1)
+    worst = limited("breaks", judged("iql", 5.0), judged("bold", 9.0), iql="breaks", bold="breaks")
+    (told,) = what_to_log(replace(worst, logged_costs=(logged,)))
+    assert told.startswith("Log runs that keep the limit of heat on purpose")
+
+
+def test_limits_reach_every_training_and_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(search.saved, "judge", lambda *_, **settings: asked.append(settings))
+    silent = lambda *_: None  # noqa: E731
+    fields = {"costs": {"high": "level > 1"}, "limits": {"high": "3 per episode"}}
+    whole, place, _ = search.settle_data(plant_log(2000), None, fields, tmp_path, silent)
+    assert whole.cost_names == ("high",) and place["limits"] == fields["limits"]
+    spaces = Spaces(2, (0.0,), (100.0,))
+    looked = search.Search(tmp_path, search.AutoConfig(minutes=2.0), whole, spaces, place, (), silent, silent)
+    looked.judge({"bc": Steep()}, whole, 0, "fits")
+    assert asked[0]["limits"] == fields["limits"]
+    recipes = {each.name: each for each in looked.recipes}
+    settings: Any = looked.common.config(recipes["iql-strict"], tmp_path, 100).run_config()
+    assert settings.limits == fields["limits"] and settings.penalty.keys() == {"high"}
+    assert "--limit 'high: 3 per episode'" in looked.commands([], None)[0]
+    with pytest.raises(ConfigError, match="limits names 'hihg', which is no cost"):
+        search.settle_data(plant_log(2000), None, {**fields, "limits": {"hihg": 1.0}}, tmp_path, silent)
 
 
 def test_value_against_dial_is_shown_for_what_has_one() -> None:

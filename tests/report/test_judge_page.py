@@ -1,6 +1,7 @@
 """The command and the page: what they show, and that text from elsewhere stays text."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -79,7 +80,8 @@ def costly(judged: Judgement) -> Judgement:
 
 
 def test_limits_stand_with_the_verdicts_and_have_a_section(judged: Judgement, tmp_path: Path) -> None:
-    page = write_judge_page(costly(judged), tmp_path / "judge.html").read_text()
+    found = costly(judged)
+    page = write_judge_page(found, tmp_path / "judge.html").read_text()
     assert page.index("keeps its limits") < page.rindex("What does it cost?") < page.rindex(">Checks<")
     for text in (
         "0.004 [0.001, 0.008]",
@@ -92,6 +94,10 @@ def test_limits_stand_with_the_verdicts_and_have_a_section(judged: Judgement, tm
         "within the limit",
     ):
         assert text in page, text
+    endless = replace(found.policies[0].costs[0], high=math.inf, outcome="cannot tell")
+    never = replace(found, policies=(replace(found.policies[0], costs=(endless,)), found.policies[1]))
+    page = write_judge_page(never, tmp_path / "judge.html").read_text()
+    assert "[0.001, inf]" in page and "nan" not in page
     plain = write_judge_page(judged, tmp_path / "plain.html").read_text()
     assert "What does it cost?" not in plain
 
@@ -194,6 +200,26 @@ def test_the_critic_of_a_checkpoint_is_shown(tmp_path: Path) -> None:
     checks = [set(policy["checks"]) for policy in json.loads(numbers.read_text())["policies"]]
     assert ["critic" in each for each in checks] == [True, False]
     assert page.read_text().count("<figcaption>The critic it was trained with</figcaption>") == 1
+
+
+def test_limits_are_given_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [f"--set={name}={json.dumps(value)}" for name, value in QUICK.items()]
+    policy, numbers = FIXTURES / "sac_policy.safetensors", tmp_path / "judge.json"
+    data = ["--data", str(write_log(tmp_path / "log.npz", 3)), "--gamma", "0.9", "--json", str(numbers)]
+    costs = ["--cost", "far: obs_0 > 1", "--cost", "work: abs(action_0)"]
+    limits = ["--limit", "far: 0.9", "--limit", "work: 3 per episode"]
+    assert main(["judge", str(policy), *data, *settings, *costs, *limits]) == 0
+    told = json.loads(numbers.read_text())
+    (judged,) = told["policies"]
+    assert [(each["name"], each["per"], each["limit"]) for each in judged["costs"]] == [
+        ("far", "step", 0.9),
+        ("work", "episode", 3.0),
+    ]
+    assert judged["verdict"] == "refused" and judged["limits"] == "cannot tell"
+    assert "the policy failed a check" in judged["sentence"]
+    assert "work as logged 3 per episode" in " ".join(capsys.readouterr().out.split())
+    assert main(["judge", str(policy), *data, *settings, "--limit", "far: 0.9"]) == 2
+    assert "limits names 'far', which is no cost" in capsys.readouterr().err
 
 
 def test_a_policy_for_something_else_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

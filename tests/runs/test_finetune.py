@@ -27,7 +27,7 @@ from rl_training.runtime.callbacks import Callback, Run
 from rl_training.runtime.offline_data import build_offline_dataset
 
 OFFLINE = [name for name in algorithm_names() if not get_recipe(name).online]
-NEVER_ONLINE = ("lion",)
+NEVER_ONLINE = ("caps", "lion")
 TRAINING_STATE = ("counters", "learner", "streams", "collector", "exploration", "replay", "callbacks")
 
 

@@ -18,10 +18,12 @@ from rl_training.cli import main
 from rl_training.core import checkpoints
 from rl_training.core.errors import CheckpointError, ConfigError, DataError, UserError
 from rl_training.data import load_transition_dataset
+from rl_training.data.unused import UnusedColumn
 from rl_training.judging import trained_critic
 from rl_training.judging.verdict import Judgement
 from rl_training.policies.opened import DeployedPolicy
 from rl_training.policies.policy import Policy
+from rl_training.runs import saved
 from rl_training.runs.export import export_checkpoint
 from rl_training.runs.saved import named_policies
 
@@ -395,3 +397,30 @@ def test_a_trained_object_takes_paths_for_data_wherever_it_takes_data(folder: Pa
     agent = rl_training.TD3BC.load(folder / "run")
     assert agent.make_guard(run.data).facts.source == run.data.info.source
     assert judged(agent, run.data).policies[0].value == pytest.approx(judged(run).policies[0].value, rel=1e-5)
+
+
+@pytest.mark.parametrize("given", ["the run's own", "path", "frame", "arrays", "dataset"])
+def test_a_judgement_can_look_at_the_columns_that_nobody_sees(
+    folder: Path, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a table, however it is given; a dataset has none beside its observations."""
+    data: dict[str, Any] = {"path": folder / "log.csv", "frame": pa.table(table()), "arrays": table()}
+    data["dataset"] = rl_training.open_run(folder / "run").data
+    found: list[UnusedColumn] = []
+
+    class Looked(Exception):
+        pass
+
+    def look(*arguments: Any, unused: Any, **settings: Any) -> None:
+        found.extend(unused())
+        raise Looked
+
+    monkeypatch.setattr(saved, "judge_policies", look)
+    columns = COLUMNS if given == "arrays" else None
+    with pytest.raises(Looked):
+        rl_training.judge(folder / "run", data.get(given), columns=columns)
+    assert [each.name for each in found] == ([] if given == "dataset" else ["t"])
+    for each in found:
+        np.testing.assert_array_equal(
+            each.values, np.tile(np.arange(9.0), 30)
+        )  # the last row is no transition

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from rl_training.config.run import TrainConfig
 from rl_training.core.checkpoints import load_run_state
 from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset
+from rl_training.judging.verdict import CostJudgement
 from rl_training.report.pages import write_report
 from rl_training.runs import self_judging
 from rl_training.runs.export import export_checkpoint
@@ -262,3 +265,14 @@ def test_costs_and_limits_are_judged_with_the_run_and_travel_with_it(tmp_path: P
     assert own.policies[0].costs[0].limit == 2.0
     other = rl_training.judge(result.run_dir, log, limits={"wear": "1 per episode"}, **quick)
     assert (other.policies[0].costs[0].limit, other.policies[0].costs[0].per) == (1.0, "episode")
+
+
+def test_a_cost_without_an_upper_end_is_none_in_files() -> None:
+    endless = CostJudgement("wear", "step", 0.0, 0.0, math.inf, 2.0, "cannot tell")
+    told = self_judging.told_costs(SimpleNamespace(costs=(endless,), limits="cannot tell", excess=math.inf))
+    assert told["judge_costs"]["wear"] == {
+        **{"value": 0.0, "low": 0.0, "high": None, "limit": 2.0},
+        **{"per": "step", "outcome": "cannot tell"},
+    }
+    assert (told["judge_limits"], told["judge_excess"]) == ("cannot tell", None)
+    assert self_judging.told_costs(SimpleNamespace(costs=(), limits=None, excess=None)) == {}

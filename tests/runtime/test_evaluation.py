@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from fake_world import World
 from rl_training.core.errors import EnvironmentProblem, UserError
+from rl_training.core.limits import Limit
+from rl_training.core.spaces import Spaces
 from rl_training.policies.acting import ActingPolicy
+from rl_training.policies.inputs import RuntimeInput
 from rl_training.runtime import evaluate as evaluation
 from rl_training.runtime.collect import Collector
 from rl_training.runtime.envs import episode_seed, make_env, spaces_of
@@ -176,3 +180,50 @@ def test_unsupported_environments_and_no_episodes_are_refused() -> None:
         evaluate_policy(Linear(0.0), "FrozenLake-v1", {}, 1, seed=0)
     with pytest.raises(UserError, match="num_episodes must be >= 1, got 0"):
         evaluate_policy(Linear(0.0), "Pendulum-v1", {}, 0, seed=0)
+
+
+# ---- costs
+
+
+class Counted(ActingPolicy):
+    """Writes down what it is given, and acts with zeros."""
+
+    def __init__(self) -> None:
+        self.spaces = Spaces(3, (-2.0,), (2.0,))
+        self.inputs = (
+            RuntimeInput("spent", -1e9, 1e9, 0.0, counted=True),
+            RuntimeInput("steps", 0.0, 1e9, 0.0, counted=True),
+        )
+        self.given: list[dict[str, Any]] = []
+
+    def act(self, obs: Any, deterministic: bool = True, **inputs: Any) -> Any:
+        self.given.append({name: np.asarray(value).copy() for name, value in inputs.items()})
+        return np.zeros((len(obs), 1), dtype=np.float32)
+
+    def act_with_novelty(self, obs: Any, **inputs: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_costs_are_told_by_the_environment_or_declared() -> None:
+    """Steps of the world cost 1, 2 and 3, and the time that is seen before them is 0, 1 and 2."""
+    policy = Counted()
+    told = evaluate_policy(policy, World().make, None, 3, seed=0)
+    assert told.costs["cost"].tolist() == [6.0, 6.0, 6.0]
+    assert told.cost_metrics((Limit("cost", 2.0), Limit("other", 1.0))) == {
+        "eval_cost_cost": 6.0,
+        "eval_cost_cost_per_step": 2.0,
+        "eval_limit_cost_kept": 1.0,
+    }
+    assert told.cost_metrics((Limit("cost", 5.9, "episode"),))["eval_limit_cost_kept"] == 0.0
+    declared = {"late": "obs_2 > 0", "dear": "cost > 2"}
+    found = evaluate_policy(policy, World().make, None, 2, seed=0, costs=declared)
+    assert {name: totals.tolist() for name, totals in found.costs.items()} == {"late": [2, 2], "dear": [1, 1]}
+    unknown = evaluate_policy(policy, World().make, None, 1, seed=0, costs={"hot": "T_tank > 80"})
+    assert unknown.costs == {} and unknown.cost_metrics((Limit("hot", 1.0),)) == {}
+
+
+def test_a_policy_that_counts_hears_what_the_environment_tells() -> None:
+    policy = Counted()
+    evaluate_policy(policy, World().make, None, 1, seed=0)
+    assert [float(each["spent"][0]) for each in policy.given] == [0.0, 1.0, 3.0]
+    assert [float(each["steps"][0]) for each in policy.given] == [0.0, 1.0, 2.0]

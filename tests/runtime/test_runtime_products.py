@@ -56,3 +56,11 @@ def test_a_library_that_would_round_otherwise_is_refused(
     monkeypatch.setattr("rl_training.core.products.is_safe", lambda library: library == "mkl")
     with pytest.raises(ConfigError, match="products must be auto or mkl"):
         offline(tmp_path, total_timesteps=3, products="onednn")
+
+
+def test_where_rounding_to_bf16_gains_nothing_a_run_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_training.runs.train.computes_bf16", lambda: False)
+    with pytest.warns(UserWarning, match="precision: bf16 is slower than single on this processor"):
+        offline(tmp_path, total_timesteps=3, precision="bf16")

@@ -71,7 +71,7 @@ def test_a_setting_of_a_learner_or_model_is_felt(algo: str, name: str) -> None:
     assert differ(trained(algo, base), trained(algo, changed)), f"{algo} does not feel {name}"
 
 
-NEVER_ONLINE = ("lion",)
+NEVER_ONLINE = ("caps", "lion")
 TRAINED: dict[str, dict[str, Tensor]] = {}
 
 
@@ -115,6 +115,8 @@ def fixed_batch(seed: int, rows: int = 12) -> dict[str, Tensor]:
 def batch_for(algo: str, seed: int) -> dict[str, Tensor]:
     """The same with actions that the algorithm takes."""
     batch, spaces = fixed_batch(seed), plain_spaces(algo, 3, 2)
+    if "costs" in get_recipe(algo).learner.needs:
+        batch["costs"] = batch["penalties"].unsqueeze(-1)
     if spaces.choices:
         for name in ("actions", "next_actions"):
             batch[name] = torch.from_numpy(spaces.random(batch[name].numpy()))

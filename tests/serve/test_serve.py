@@ -331,7 +331,7 @@ def test_rows_wait_while_the_database_is_away(tmp_path: Path, monkeypatch: pytes
         run(statement, rows)
 
     monkeypatch.setattr(log.database, "run", broken)
-    monkeypatch.setattr(decisions_module, "WINDOW", 0.01)
+    monkeypatch.setattr(decisions_module, "GATHERED", 0.01)
     ask(asked, "/act", {"T": 45.0, "level": 0})
     deadline = time.monotonic() + 5.0
     while log.problem is None and time.monotonic() < deadline:
@@ -355,6 +355,10 @@ def test_another_policy_is_swapped_in_whole_and_keeps_what_was_done() -> None:
     with pytest.raises(UserError, match="observations must be those of the old one"):
         sessions.swap(Served(other, "three"))
     assert sessions.act({"T": 45.0, "level": 0}).reply["policy"] == "two"
+    turned = Sessions(Served(Dialled(), "one"), "advise")
+    turned.choose({"dial": 1.0})
+    turned.swap(Served(Dialled(), "two"))
+    assert turned.act({"T": 40.0, "level": 0}).reply["dial"] == 1.0, "the dial stays where it was turned to"
 
 
 # ---- drift
@@ -392,6 +396,11 @@ def test_metrics_tell_calls_flags_bounds_and_drift() -> None:
     assert 'rl_training_calls_total{outcome="answered"} 60' in text and "rl_training_flagged_total 0" in text
     drift = float(text.split('rl_training_drift{column="T"} ')[1].split()[0])
     assert drift > 0.25 and "rl_training_latency_seconds_count 60" in text
+    for temperature in (150.0, 0.0, 50.0):  # beyond the guard's limit, on the lower bound, inside
+        ask(asked, "/act", {"T": temperature, "level": 0.0})
+    text = ask(asked, "/metrics")[1]
+    assert "rl_training_flagged_total 1\n" in text
+    assert "rl_training_recent_on_bounds_share 0.015873\n" in text  # one of 63
 
 
 # ---- from the command line
@@ -466,7 +475,7 @@ def post(port: int, body: Any) -> Any:
 def test_a_killed_service_loses_nothing_beyond_its_window(started: Any, tmp_path: Path) -> None:
     process, port = started()
     told = [post(port, {"obs_0": index / 100, "obs_1": 0.5}) for index in range(50)]
-    time.sleep(2.5 * decisions_module.WINDOW)
+    time.sleep(decisions_module.WINDOW)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     rows = rows_of(tmp_path / "d.db")

@@ -135,7 +135,7 @@ def test_files_are_named_inside_the_directory_alone(
     answer = ask("/api/policy", {"policy": name})
     assert answer.status == status and b"T_tank" not in answer.content
     assert ask("/api/log/guess", {"file": name}).status in (400, status)
-    order = {"kind": "judge", "settings": {"run": name}}
+    order = {"kind": "judge", "settings": {"runs": [name]}}
     assert ask("/api/start", order).status in (400, status)
     assert not (directory / "studio").exists(), "nothing was begun"
     listed = ask("/api/folder").value
@@ -145,7 +145,9 @@ def test_files_are_named_inside_the_directory_alone(
 def test_a_file_is_handed_out_by_its_own_address_only(ask: Callable[..., Answer], directory: Path) -> None:
     (directory / "auto.html").write_text("<script>1</script>")
     (directory / "other.html").write_text("other")
+    (directory / "report-2.html").write_text("report")
     pages = {each["name"]: each["link"] for each in ask("/api/folder").value["pages"]}
+    assert sorted(pages) == ["auto.html", "report-2.html"], "pages that commands write"
     shown = ask(pages["auto.html"], authorization="")
     assert shown.content == b"<script>1</script>" and shown.headers["content-type"].startswith("text/html")
     assert shown.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
@@ -341,6 +343,8 @@ def test_what_was_started_outlives_the_server_and_is_found_again(
     assert ask("/api/work/auto-log/go-on", {}).status == 200
     assert ask("/api/work/auto-log").value["state"] == "running"
     (directory / "studio" / "auto-log-2" / "auto.json").write_text("{}")
+    (directory / "studio" / "auto-log-2" / "plan.json").write_text('{"updates": {"bc": 1, "iql": 2}}')
+    assert [ask(f"/api/work/{name}").value["planned"] for name in ("auto-log", "auto-log-2")] == [0, 2]
     assert ask("/api/work/auto-log-2/stop", {}).status == 200
     until(lambda: ask("/api/work/auto-log-2").value["state"] == "done")
 
@@ -359,7 +363,7 @@ def test_not_everything_at_once(ask: Callable[..., Answer], monkeypatch: pytest.
     [
         "x", "[]", '{"kind": "shell", "settings": {}}', '{"kind": "train", "settings": {"algo": "a; b"}}',
         json.dumps({"kind": "train", "settings": {"log": LOG, "algo": "/bin/sh", "steps": 1}}),
-        json.dumps({"kind": "judge", "settings": {"run": "../.."}}),
+        json.dumps({"kind": "judge", "settings": {"runs": ["../.."]}}),
         json.dumps({"kind": "auto", "settings": {"log": LOG}, "process": 1}),
     ],
 )  # fmt: skip
@@ -390,6 +394,9 @@ def test_a_run_that_failed_says_so(ask: Callable[..., Answer], directory: Path) 
     assert told["state"] == "failed" and told["output"].endswith("error: no room"), (
         "nothing that a terminal obeys"
     )
+    (place / "output.txt").write_text("error: stopped by signal 15; what was done is kept\n")
+    assert ask("/api/work/auto-log").value["state"] == "stopped"
+    (place / "output.txt").write_text("error: no room\n")
     events = ask("/api/work/auto-log/events")
     assert events.headers["content-type"].startswith("text/event-stream")
     assert json.loads(events.content.removeprefix(b"data: "))["state"] == "failed"
@@ -460,6 +467,7 @@ def test_a_policy_answers_at_once_and_along_a_logged_episode(exported: Path) -> 
     assert shlex.split(reply["command"])[2:] == [f"--checkpoint={name}", "--obs=0.25, 0.5"]
     missing = ask("/api/policy/act", {"policy": name, "values": {}, "inputs": {}})
     assert missing["flagged"] and "obs_0 is missing" in missing["reasons"]
+    assert ask("/api/policy/act", {"policy": name})["flagged"]
     steps = ask("/api/policy/episode", {"policy": name, "log": log, "index": 3, "inputs": {}})["steps"]
     rows = slice(60, 80)
     assert [step["logged"]["action_0"] for step in steps] == pytest.approx(
@@ -486,6 +494,15 @@ def test_the_decisions_of_a_shadow_are_counted(exported: Path) -> None:
     assert (told["count"], told["flagged"], told["address"]) == (2, 1, "http://127.0.0.1:1")
     assert told["header"][:5] == ["at", "session", "step", "obs_0", "obs_1"] and told["rows"][1][3] == 0.5
     assert set(told["example"]) == {"session", "obs_0", "obs_1"}
+    again = request(app, "GET", "/api/folder", authorization=f"Bearer {TOKEN}").value
+    assert told["log"] in [each["name"] for each in again["logs"]], "what was decided is a log to learn from"
+    content = json.dumps({"file": told["log"]}).encode()
+    guess = request(app, "POST", "/api/log/guess", content, authorization=f"Bearer {TOKEN}").value
+    roles = {each["name"]: each["role"] for each in guess["columns"]}
+    assert (roles["obs_0"], roles["action_0"], roles["novelty"]) == ("observation", "action", "unused")
+    assert guess["missing_values"] == "drop"
+    choice = LogChoice.build({"file": told["log"], "observations": ["obs_0"]})
+    assert choice.spelled(Folder.of(exported)) == "sqlite:studio/serve-policy/decisions.db"
 
 
 def test_the_answer_of_a_search_is_told_beside_its_page(ask: Callable[..., Answer], directory: Path) -> None:
@@ -497,12 +514,12 @@ def test_the_answer_of_a_search_is_told_beside_its_page(ask: Callable[..., Answe
     }
     answer = {
         "recommended": "lion dial 0.5",
-        "reason": "It is better.",
+        "sentence": "Recommended: it is better.",
         "judgement": {"policies": [], "dials": [curve]},
     }
     (directory / "auto.json").write_text(json.dumps(answer))
     told = ask("/api/verdict", {"page": "auto.html"}).value
-    assert told["sentence"] == "Recommended: lion dial 0.5. It is better." and told["dials"] == [curve]
+    assert told["sentence"] == "Recommended: it is better." and told["dials"] == [curve]
     for wrong in (
         "x",
         "[]",

@@ -55,6 +55,7 @@ LEARNER: dict[str, Felt] = {
     "actor_learning_rate": to(0.02),
     "critic_learning_rate": to(0.02),
     "gamma": to(0.5),
+    "precision": to("bf16"),
     "tau": to(0.5),
     # SAC and its kin
     "alpha": to(0.1),
@@ -131,6 +132,10 @@ LEARNER: dict[str, Felt] = {
     "critic_weighted": to(True),
     "expectile": to(0.9),
     "actor_dropout": to(0.5),
+    # CAPS
+    "limit": to("1000 per episode"),
+    "episode_steps": to(2, limit="3 per episode"),
+    "cost_beta": to(0.5),
     # CQL, Cal-QL
     "cql_alpha": to(1.0),
     "cql_alpha_online": to(0.0, 1.0),

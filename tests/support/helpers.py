@@ -34,6 +34,7 @@ TINY_KWARGS: dict[str, dict[str, Any]] = {
 
 TINY_STAGES: dict[str, dict[str, Any]] = {
     "lion": {"model_updates": 8, "behavior_updates": 4, "policy_updates": 20, "horizon": 3, "rollouts": 8},
+    "caps": {"costs": {"bad": "reward < -5"}, "limits": {"bad": 0.1}},
     "mopo": {"model_updates": 8, "model_hidden_sizes": [8]},
     "mobile": {"model_updates": 8, "model_hidden_sizes": [8], "penalty_samples": 2},
 }

@@ -159,6 +159,7 @@ LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "AWAC": ("AWAC", {}),
     "CRR": ("SAC", {"n_action_samples": 3}),
     "IQL": ("IQL", {}),
+    "CAPS": ("CAPS", {}),
     "CQL": ("SAC", {"num_cql_samples": 3}),
     "CalQL": ("SAC", {"num_cql_samples": 3}),
     "ReBRAC": ("ReBRAC", {"policy_delay": 2}),
@@ -196,6 +197,8 @@ def updates(folder: Path) -> dict[str, Any]:
                 batch["actions"] = torch.from_numpy(CHOICES.random(batch["actions"].numpy()))
             if "episodes" in learner.needs:
                 batch["episodes"] = torch.arange(16.0) // 4
+            if "costs" in learner.needs:
+                batch["costs"] = (batch["next_obs"][:, :1] > 0.0).float()
             told.append(dict(learner.update(batch, global_step=step).metrics))
         weights = [parameter.detach().double() for parameter in model.parameters()]
         found[name] = {

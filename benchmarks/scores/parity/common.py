@@ -64,7 +64,7 @@ def random_batch(generator: torch.Generator) -> dict[str, Tensor]:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
 
-    return {
+    batch = {
         "obs": normal(BATCH, OBS),
         "actions": normal(BATCH, ACTIONS).tanh() * 0.99,
         "rewards": normal(BATCH),
@@ -73,6 +73,7 @@ def random_batch(generator: torch.Generator) -> dict[str, Tensor]:
         "next_actions": normal(BATCH, ACTIONS).tanh() * 0.99,
         "returns_to_go": normal(BATCH),
     }
+    return {**batch, "costs": (batch["next_obs"][:, :1] > 0.0).double()}
 
 
 def random_noise(learner: Learner, generator: torch.Generator) -> dict[str, Tensor]:

@@ -1,14 +1,14 @@
 """Does one update of ours change the weights as public code does? Equal weights, batches and noise, float64.
 
     python benchmarks/scores/parity/run.py --corl CORL --td3 TD3 --redq REDQ --sb3 SB3 --d3rlpy D3RLPY \
-        --fql FQL --kit KIT
+        --fql FQL --kit KIT --caps CAPS
 
-CORL, TD3, REDQ, FQL and KIT are checkouts of github.com/corl-team/CORL, sfujim/TD3, watchernyu/REDQ,
-seohongpark/fql and yihaosun1124/OfflineRL-Kit; SB3 is the folder that stable_baselines3 and sb3_contrib lie
-in, D3RLPY that of d3rlpy. Their code is imported from there and nothing of it is kept here. Cases without
-their checkout are left out, and `--only NAME ...` takes some of the cases. ReBRAC and FQL need jax, flax,
-optax, chex, distrax and ml_collections. JAX runs uncompiled here, so that it takes our noise: FQL takes some
-minutes.
+CORL, TD3, REDQ, FQL, KIT and CAPS are checkouts of github.com/corl-team/CORL, sfujim/TD3, watchernyu/REDQ,
+seohongpark/fql, yihaosun1124/OfflineRL-Kit and yassineCh/CAPS; SB3 is the folder that stable_baselines3 and
+sb3_contrib lie in, D3RLPY that of d3rlpy. Their code is imported from there and nothing of it is kept here.
+Cases without their checkout are left out, and `--only NAME ...` takes some of the cases. ReBRAC and FQL need
+jax, flax, optax, chex, distrax and ml_collections. JAX runs uncompiled here, so that it takes our noise: FQL
+takes some minutes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import caps_case
 import choice_cases
 import crr_case
 import kit_cases
@@ -31,13 +32,14 @@ from common import CHECKPOINTS, FLOOR, compare
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("corl", "td3", "redq", "sb3", "d3rlpy", "fql", "kit"):
+    for name in ("corl", "td3", "redq", "sb3", "d3rlpy", "fql", "kit", "caps"):
         parser.add_argument(f"--{name}", type=Path, help=f"where {name} lies")
     parser.add_argument("--only", nargs="*", help="names of cases")
     options = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     cases = torch_cases.CASES | soft_cases.CASES | crr_case.CASES | choice_cases.CASES | kit_cases.CASES
+    cases |= caps_case.CASES
     try:
         import jax_cases
     except ImportError as missing:

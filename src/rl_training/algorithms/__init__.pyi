@@ -9,6 +9,9 @@ from rl_training.algorithms.bc import bc_loss as bc_loss
 from rl_training.algorithms.cal_ql import CalQL as CalQL
 from rl_training.algorithms.cal_ql import CalQL as CalQLAlgorithm
 from rl_training.algorithms.cal_ql import cal_ql_loss as cal_ql_loss
+from rl_training.algorithms.caps import CAPS as CAPS
+from rl_training.algorithms.caps import CAPS as CAPSAlgorithm
+from rl_training.algorithms.caps import caps_loss as caps_loss
 from rl_training.algorithms.cql import CQL as CQL
 from rl_training.algorithms.cql import CQL as CQLAlgorithm
 from rl_training.algorithms.cql import cql_loss as cql_loss

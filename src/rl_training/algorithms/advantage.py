@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from rl_training.algorithms import losses
 from rl_training.algorithms.learner import Batch, Learner, LearnerConfig, MetricTensors, Noise, NoiseShapes
 from rl_training.config import setting
 from rl_training.core.schema import MAX_SAMPLES
+from rl_training.core.spaces import ActionKind
 from rl_training.models.actors import StochasticActor, draw, draw_many, lowest_values
 
 
@@ -82,12 +84,16 @@ class AdvantageWeighted(Learner):
 
     config_class = AdvantageConfig
     config: AdvantageConfig
-    takes_actions = ("numbers", "choices", "many choices", "mixtures")
+    takes_actions: ClassVar[tuple[ActionKind, ...]] = ("numbers", "choices", "many choices", "mixtures")
 
     def setup(self) -> None:
-        self.actor = self.part("actor", StochasticActor)
+        self.actor = self.learned_actor()
         self.critic, self.target_critic = self.add_critic()
         self.add_optimizer("actor", self.actor.parameters(), "actor")
+
+    def learned_actor(self) -> StochasticActor:
+        """What imitates the logged actions."""
+        return self.part("actor", StochasticActor)
 
     @abstractmethod
     def weights(self, advantages: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ def copy_shared(source: Learner, target: Learner) -> None:
     """What all seeds of a stack have in common: units, age, products, optimiser steps, learning rates."""
     target.updates, target.products = source.updates, source.products
     if "policy" in vars(source):  # one that nobody asked for has no units to pass on
-        target.policy.memory = source.policy.memory
+        target.policy.memory, target.policy.counter = source.policy.memory, source.policy.counter
         target.policy.set_units(source.policy.spaces, source.policy.observation_steps)
     for name, optimizer in source.optimizers.items():
         target.optimizers[name].step_count.copy_(optimizer.step_count)

@@ -30,9 +30,18 @@ DialOption = Annotated[
 ]
 
 
-def turned(dial: float | None) -> dict[str, float]:
+LimitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--limit",
+        help="What the cost may be, of a policy that takes a limit (caps): per step or episode, as set.",
+    ),
+]
+
+
+def chosen(dial: float | None, limit: float | None) -> dict[str, float]:
     """What is chosen of a policy's inputs."""
-    return {} if dial is None else {"dial": dial}
+    return {name: value for name, value in (("dial", dial), ("limit", limit)) if value is not None}
 
 
 def predict(
@@ -67,6 +76,7 @@ def predict(
         ),
     ] = None,
     dial: DialOption = None,
+    limit: LimitOption = None,
 ) -> None:
     """Print the actions of a saved policy as JSON, or write those of a whole file.
 
@@ -79,7 +89,7 @@ def predict(
 
     if out is not None and (obs is not None or obs_file in (None, "-")):
         raise UserError("--out needs --obs-file FILE: a .csv, .npy, .npz or .parquet file")
-    policy = load_policy(checkpoint).with_inputs(**turned(dial))
+    policy = load_policy(checkpoint).with_inputs(**chosen(dial, limit))
     names, hold = policy.features.observations, missing_values == "hold"
     finite = policy.guard_facts is None or missing_values == "error"
     chunks = None if obs is not None else chunks_by_name(obs_file, names, hold=hold, gaps=not finite)
@@ -92,7 +102,8 @@ def predict(
         values = read_observations(obs, obs_file, names)
     else:
         values = np.concatenate([chunk.rows for chunk in chunks])
-    if policy.guard_facts is None and policy.memory is not None:  # rows that follow each other
+    follows = policy.memory is not None or policy.counter is not None
+    if policy.guard_facts is None and follows:  # rows that follow each other
         rows = policy.spaces.check_observations(values)
         print_json(policy.controller().act(rows).action.tolist())
         return
@@ -137,6 +148,7 @@ def evaluate(
     wrapper: WrapperOption = None,
     device: DeviceOption = None,
     dial: DialOption = None,
+    limit: LimitOption = None,
     video: Annotated[
         Path | None,
         typer.Option("--video", metavar="DIR", help="Also film the episodes: DIR/episode-000.mp4 and so on."),
@@ -158,7 +170,7 @@ def evaluate(
         env=env_id,
         wrappers=None if wrapper is None else load_wrappers(wrapper),
         env_kwargs=parse_env_kwargs(env_kwargs),
-        inputs=turned(dial),
+        inputs=chosen(dial, limit),
     )
     print_json(metrics)
 
@@ -207,6 +219,7 @@ def export(
             "a judgement by the run's own data recommends.",
         ),
     ] = None,
+    limit: LimitOption = None,
 ) -> None:
     """Write a policy as one portable file (scaling, network, bounds) and a model card beside it."""
     from rl_training.config.run import apply_overrides
@@ -222,5 +235,6 @@ def export(
         guard=guard or None,
         guard_settings=settings,
         dial=None if dial is None else export_dial(dial),
+        limit=limit,
     )
     typer.echo(str(file))

@@ -64,7 +64,7 @@ def report(result: TrainResult, *, quiet: bool) -> None:
 
 def _estimated(result: TrainResult) -> list[tuple[str, str]]:
     """What the log says of the policy, or why it says nothing; marked as estimated everywhere."""
-    from rl_training.judging.candidates import tell_verdicts
+    from rl_training.judging.candidates import candidate_of
 
     metrics = result.metrics
     value = metrics.get("judge_value")
@@ -72,8 +72,8 @@ def _estimated(result: TrainResult) -> list[tuple[str, str]]:
         if value is None:
             return []
         spread = f"{value:.4g} ± {metrics['judge_value_std']:.4g}"
-        verdicts = [str(member.metrics["judge_verdict"]) for member in result.members]
-        told = tell_verdicts(verdicts)
+        judged = candidate_of(member.metrics for member in result.members)
+        told = "not all of them" if judged is None else judged.told
         return [(f"estimated value, {len(result.members)} seeds", spread), ("judged by the log", told)]
     note = metrics.get("judge_note")
     if value is None:
@@ -81,7 +81,8 @@ def _estimated(result: TrainResult) -> list[tuple[str, str]]:
     interval = f"{value:.4g} [{metrics['judge_low']:.4g}, {metrics['judge_high']:.4g}]"
     rows = [("estimated value [90 %]", interval)]
     rows.append(("estimated value of the logged behaviour", f"{metrics['judge_behaviour']:.4g}"))
-    return [*rows, (f"judged by the log: {metrics['judge_verdict']}", str(note))]
+    judged = candidate_of([metrics])
+    return [*rows, (f"judged by the log: {'' if judged is None else judged.told}", str(note))]
 
 
 def _result_rows(result: TrainResult) -> list[tuple[str, str]]:

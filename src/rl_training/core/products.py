@@ -158,6 +158,12 @@ def rounds_as_single(file: Path = PROCESSOR) -> bool:
     return "avx2" in flags and not any(flag.startswith("amx") for flag in flags)
 
 
+def computes_bf16(file: Path = PROCESSOR) -> bool:
+    """Whether this processor has instructions for products of factors in bf16."""
+    flags = _processor_facts(file).get("flags", "").split()
+    return any(flag in ("avx512_bf16", "amx_bf16") for flag in flags)
+
+
 def is_safe(library: Library) -> bool:
     """Whether the products of this library have the error of single precision on this machine."""
     return library == "mkl" or (rounds_as_single() and _measured(_REFERENCE).error <= LARGEST_ERROR)

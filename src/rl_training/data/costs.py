@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 
 from rl_training.core.errors import DataError
-from rl_training.core.expressions import Expression
+from rl_training.core.expressions import Expression, quoted
 from rl_training.core.limits import Limit, check_costs_named
 from rl_training.core.over_log import LogRows, OverLog, refuse_long_lags, refuse_no_number, rows_since_start
-from rl_training.core.signals import in_single_precision
+from rl_training.core.signals import Program, Signals, in_single_precision
 from rl_training.core.types import Array, State
 from rl_training.data.log import EpisodeLog
 from rl_training.data.signals import column_names
@@ -73,6 +73,27 @@ def _columns(log: EpisodeLog) -> dict[str, Array]:
         if told.shape[1] == 1:
             found.setdefault(TOLD, told[:, 0])
     return found
+
+
+def counted_signals(
+    costs: Mapping[str, str], columns: Sequence[str], actions: Sequence[str], first_action: Sequence[float]
+) -> Signals | None:
+    """What an episode has cost before now, and how many steps it has had; none where columns do not tell.
+
+    They do not where an environment tells the cost, or it is read from a column that nobody observes or from
+    the next row.
+    """
+    if len(costs) != 1:
+        return None
+    (text,) = costs.values()
+    formula = quoted(text) if text in (*columns, *actions) else text
+    try:
+        program = Program(
+            (f"sum(lag({formula}, 1) if steps() > 0 else 0)", "steps()"), tuple(columns), tuple(actions)
+        )
+    except DataError:
+        return None
+    return Signals(program, tuple(first_action))
 
 
 def penalised(rewards: Array, costs: Array, weights: Sequence[float]) -> Array:

@@ -163,9 +163,9 @@ class CostValues:
         *,
         members: Float64Array | None = None,
         worlds: Float64Array | None = None,
-        refused: bool = False,
+        doubt: str = "",
     ) -> CostJudgement:
-        """Value, interval and outcome; `refused`: the policy failed a check of its own.
+        """Value, interval and outcome; `doubt` says why the policy's numbers cannot be relied on.
 
         Outcomes are as careful as verdicts: an interval that spans both methods, and never narrower at its
         upper end than what a log of so few episodes cannot exclude.
@@ -187,11 +187,11 @@ class CostValues:
         found = CostJudgement(self.name, self.per, value, low, high, estimates=estimates, checks=asked)
         if self.limit is None:
             return found
-        outcome, why = self.outcome(found, refused)
+        outcome, why = self.outcome(found, doubt)
         bound = self.limit.bound
         return replace(found, limit=bound, outcome=outcome, sentence=self.sentence(found, outcome, why))
 
-    def outcome(self, found: CostJudgement, refused: bool) -> tuple[LimitOutcome, str]:
+    def outcome(self, found: CostJudgement, doubt: str) -> tuple[LimitOutcome, str]:
         """And why, where it cannot be told."""
         assert self.limit is not None
         failed = [check.reason for check in found.checks.values() if check.outcome == "refused"]
@@ -200,8 +200,8 @@ class CostValues:
                 f"no episode of the log differs from the others in {self.name}, so that nothing is known of "
                 "what leads to it (a lower threshold would)"
             )
-        if refused:
-            return "cannot tell", "the policy failed a check"
+        if doubt:
+            return "cannot tell", doubt
         if failed:
             return "cannot tell", failed[0][0].lower() + failed[0][1:].rstrip(".")
         if found.high < self.limit.bound:

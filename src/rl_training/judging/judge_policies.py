@@ -46,6 +46,7 @@ from rl_training.judging.policies import (
     asked_by_log,
     check_fits,
     check_predicts,
+    counting_check,
     draws_check,
 )
 from rl_training.judging.settings import JudgeConfig
@@ -71,6 +72,9 @@ from rl_training.policies.policy import Policy
 
 if TYPE_CHECKING:
     from rl_training.judging.keywords import JudgeKeywords
+
+FAILED, COUNTS = "the policy failed a check", "it acts by what an episode has cost so far"
+"""Why nothing is said of a policy's limits."""
 
 TRUSTED, LOST = 0.4, 0.8
 """Shares outside the log along rollouts: up to the first a score is what both methods say, from about the
@@ -292,6 +296,8 @@ class PolicyJudge:
         found = {**self.shared, "convergence": self.convergence(index)}
         if self.config.action_draws:
             found["draws"] = draws_check(policy, self.config)
+        if policy.counts:
+            found["counting"] = counting_check()
         distances, found["coverage"] = self.coverage(actions)
         fitted, model = self.value_of(index), None
         worlds: tuple[float, ...] = ()
@@ -319,7 +325,8 @@ class PolicyJudge:
         to_operators = self.to_operators(index, difference)
         if to_operators and verdict != "refused":
             sentence += f" {against_the_best(to_operators, found, self.seldom)}"
-        costs = self.costs_of(index, paid, refused=verdict == "refused")
+        doubt = FAILED if verdict == "refused" else COUNTS if policy.counts else ""
+        costs = self.costs_of(index, paid, doubt)
         sentence = " ".join([sentence, *(each.sentence for each in costs if each.sentence)])
         return PolicyJudgement(
             name=policy.name,
@@ -340,16 +347,14 @@ class PolicyJudge:
             costs=costs,
         )
 
-    def costs_of(
-        self, index: int, paid: Sequence[Paid] = (), *, refused: bool = False
-    ) -> tuple[CostJudgement, ...]:
-        """Every cost of a policy, by both methods where the model was asked."""
+    def costs_of(self, index: int, paid: Sequence[Paid] = (), doubt: str = "") -> tuple[CostJudgement, ...]:
+        """Every cost of a policy, also in the model where it was asked; `doubt` forbids to rely on it."""
         by_model = [
             (each.per_episode if cost.per == "episode" else each.per_step)
             for each, cost in zip(paid, self.costs, strict=bool(paid))
         ]
         return tuple(
-            cost.judge(index, self.config, worlds=by_model[place] if paid else None, refused=refused)
+            cost.judge(index, self.config, worlds=by_model[place] if paid else None, doubt=doubt)
             for place, cost in enumerate(self.costs)
         )
 

@@ -22,6 +22,7 @@ from rl_training.judging.verdict import Check
 from rl_training.models.actors import draw_many, gaussian_log_prob, squashed_log_prob
 from rl_training.models.choices import FactoredActor
 from rl_training.policies.acting import REMEMBERS, Controller
+from rl_training.policies.inputs import RuntimeInput
 from rl_training.policies.opened import DeployedPolicy, FileMemory
 from rl_training.policies.policy import Policy
 from rl_training.policies.signals import SignalMemory, rate_limit_of
@@ -79,6 +80,12 @@ class JudgedPolicy:
     @property
     def can_draw(self) -> bool:
         return head_of(self.predictor) is not None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it acts by what an episode has cost so far, which no row of a log says of it."""
+        inputs = getattr(self.predictor, "inputs", ())
+        return any(isinstance(each, RuntimeInput) and each.counted for each in inputs)
 
     def asked(self, obs: FloatArray) -> FloatArray:
         """What the policy is asked with, of observations of the log."""
@@ -368,6 +375,15 @@ def rollout_actions(
         return policy.drawn(obs, noise.repeat(worlds, 1, 1))[:, 0]
 
     return draw
+
+
+def counting_check() -> Check:
+    """What a policy that counts was judged as."""
+    return Check(
+        "warned",
+        "It acts by what an episode has cost so far, and is judged as in the first step of one: what it will "
+        "cost while it counts cannot be told.",
+    )
 
 
 def draws_check(policy: JudgedPolicy, config: JudgeConfig) -> Check:

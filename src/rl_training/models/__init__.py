@@ -7,6 +7,7 @@ SOURCES = {name: "rl_training.models.models" for name in MODELS}
 SOURCES |= {f"MLP{name}Model": "rl_training.models.models" for name in ("DQN", "EDAC", "FQL", "ReBRAC")}
 SOURCES |= {name: "rl_training.models.models" for name in ("PolicyModel", "CriticModel")}
 SOURCES["MLPLIONModel"] = "rl_training.models.dynamics"
+SOURCES["MLPCAPSModel"] = "rl_training.models.switching"
 SOURCES["MLPModelBasedSACModel"] = "rl_training.models.dynamics"
 SOURCES |= {name: "rl_training.models.networks" for name in ("Network", "register_network")}
 SOURCES |= {name: "rl_training.models.networks" for name in ("NetworkConfig", "NetworkPlan")}

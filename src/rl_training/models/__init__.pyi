@@ -19,3 +19,4 @@ from rl_training.models.networks import Network as Network
 from rl_training.models.networks import NetworkConfig as NetworkConfig
 from rl_training.models.networks import NetworkPlan as NetworkPlan
 from rl_training.models.networks import register_network as register_network
+from rl_training.models.switching import MLPCAPSModel as MLPCAPSModel

@@ -61,6 +61,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return (torch.mm(x, weight)[None] + bias)[0]
     if torch.compiler.is_compiling() or weight.dim() > 3 or x.dim() > weight.dim():
         return product(x, weight) + bias
+    if torch.is_autocast_enabled(x.device.type):  # the sum is not to be rounded with the product
+        return product(x, weight) + bias
     if weight.dim() == 2:
         return torch.addmm(bias, x, weight)
     return torch.baddbmm(bias, x.expand(weight.shape[0], *x.shape[-2:]), weight)

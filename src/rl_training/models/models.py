@@ -115,7 +115,7 @@ class CriticModel(PolicyModel):
         plan, cap = self.config.plan("critic"), getattr(self.config, "max_q_value", None)
         if self.spaces.kind == "choices" and self.critic_class is QEnsemble:
             sizes = (self.obs_dim, self.spaces.levels, self.num_critics)
-            return LevelCritics(*sizes, plan, cap=cap, masked=self.spaces.masked, generator=generator)
+            return LevelCritics(*sizes, plan, cap=cap, generator=generator)
         outputs = getattr(self.config, "num_quantiles", 1)
         return self.critic_class(
             self.obs_dim,

@@ -25,7 +25,7 @@ from rl_training.core.spaces import FeatureNames, FloatArray, Spaces
 from rl_training.core.types import Array, Facts, State
 from rl_training.policies.guard import LIMIT, NO_GUARD, Fallback, GuardFacts
 from rl_training.policies.inputs import Given, Inputs, with_defaults
-from rl_training.policies.signals import rate_limit_of
+from rl_training.policies.signals import SignalMemory, rate_limit_of
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -39,6 +39,9 @@ NO_SIGNAL = (
     "a signal of this policy has no value for what was observed, as where a formula divides by zero: a guard "
     "(export --guard DATA) flags such observations and falls back, or say in the formula what counts there"
 )
+COUNTED = ("spent", "steps")
+"""Inputs that are counted: the cost of an episode before now, and how many steps it has had."""
+
 NOTHING_CHOSEN: Given = MappingProxyType({})
 
 
@@ -114,7 +117,14 @@ def watched(spaces: Spaces, asked: FloatArray, known: BoolArray, choose: Choose,
 class Acting:
     """The past of `rows` environments or machines: what each did last, and the state of the memory."""
 
-    def __init__(self, spaces: Spaces, memory: Memory | None = None, rows: int = 1) -> None:
+    def __init__(
+        self,
+        spaces: Spaces,
+        memory: Memory | None = None,
+        rows: int = 1,
+        counter: SignalMemory | None = None,
+    ) -> None:
+        """`counter` makes the inputs that are counted of what is seen and done."""
         self.spaces, self.memory, self.rows = spaces, memory, rows
         self.last: FloatArray = np.full((rows, spaces.action_columns), np.nan, dtype=np.float32)
         """NaN where nothing was done yet in this episode"""
@@ -122,11 +132,26 @@ class Acting:
         self.first: BoolArray = np.ones(rows, dtype=np.bool_)
         self.after = (self.state, self.first)
         """State and first once the step under way is done"""
+        self.counting = None if counter is None else Acting(spaces, counter, rows)
+        self._share_last()
+
+    def _share_last(self) -> None:
+        if self.counting is not None:
+            self.counting.last = self.last
+
+    def counts(self, obs: FloatArray) -> dict[str, npt.ArrayLike | None]:
+        """Inputs that are counted, `[rows, 1]` each, as of what is seen now; none where nothing counts."""
+        if self.counting is None:
+            return {}
+        found = self.counting.features(obs).astype(np.float32)
+        return {name: found[:, place : place + 1] for place, name in enumerate(COUNTED)}
 
     def reset(self, previous_action: npt.ArrayLike | None = None, *, rows: BoolArray | None = None) -> None:
         """An episode begins, in the rows of a mask or in all; `previous_action` is what was done before."""
         chosen: BoolArray | slice = slice(None) if rows is None else rows
         self.last[chosen], self.state[chosen], self.first[chosen] = np.nan, 0.0, True
+        if self.counting is not None:
+            self.counting.reset(rows=rows)
         if previous_action is not None:
             done = np.broadcast_to(self.checked(previous_action, "previous_action"), self.last.shape)
             self.last[chosen] = done[chosen]
@@ -153,6 +178,8 @@ class Acting:
         self.last[:] = action
         if self.memory is not None:
             self.state, self.first = self.after[0].copy(), self.after[1].copy()
+        if self.counting is not None:
+            self.counting.follow(action)
 
     def checked(self, action: npt.ArrayLike, name: str) -> FloatArray:
         """What a machine did, or machines, as float32; also outside the policy's bounds."""
@@ -169,13 +196,18 @@ class Acting:
 
     def state_dict(self) -> State:
         """Where every row is in its episode; with it another process goes on with the very next step."""
-        return {"last": self.last.copy(), "state": self.state.copy(), "first": self.first.tolist()}
+        counting = {} if self.counting is None else {"counting": self.counting.state_dict()}
+        past = {"last": self.last.copy(), "state": self.state.copy(), "first": self.first.tolist()}
+        return {**past, **counting}
 
     def load_state_dict(self, saved: Facts) -> None:
         last, state = np.array(saved["last"], dtype=np.float32), np.array(saved["state"], dtype=np.float64)
         if (last.shape, state.shape, len(saved["first"])) != (self.last.shape, self.state.shape, self.rows):
             raise CheckpointError("the saved past must be that of as many rows and of the same memory")
         self.last, self.state, self.first = last, state, np.array(saved["first"], dtype=np.bool_)
+        if self.counting is not None:
+            self.counting.load_state_dict(saved["counting"])
+            self._share_last()
 
 
 class Controller(Acting):
@@ -193,8 +225,9 @@ class Controller(Acting):
         memory: Memory | None = None,
         fallback: Fallback | None = None,
         rows: int | None = None,
+        counter: SignalMemory | None = None,
     ) -> None:
-        super().__init__(spaces, memory, rows or 1)
+        super().__init__(spaces, memory, rows or 1, counter)
         self.choose, self.fallback, self.single = choose, fallback, rows is None
 
     def act(
@@ -220,7 +253,8 @@ class Controller(Acting):
 
     def decide(self, obs: FloatArray, inputs: Given = NOTHING_CHOSEN) -> Decision:
         """The same for checked observations, `[rows, obs_dim]`; time stands still until `follow`."""
-        told = self._told(obs, self.features(obs), inputs)
+        given = {name: value for name, value in inputs.items() if value is not None}
+        told = self._told(obs, self.features(obs), {**self.counts(obs), **given})
         if self.fallback is None:
             return told
         action = self._played(told.action, told.flagged, self.last, obs)
@@ -245,7 +279,7 @@ class Controller(Acting):
 
     def _act_on_each(self, obs: FloatArray, inputs: Given) -> Decision:
         """Of consecutive observations: all at once, as far as none depends on what was done before it."""
-        if self.memory is not None and len(obs):
+        if (self.memory is not None or self.counting is not None) and len(obs):
             told = [self.act(row, **inputs) for row in obs]
             return Decision(*(np.stack(values) for values in zip(*told, strict=True)))
         told_all = self._told(obs, obs, inputs)
@@ -266,6 +300,8 @@ class ActingPolicy:
     features: FeatureNames = FeatureNames()
     """names and units of its numbers, where the log that it was trained on has them"""
     memory: Memory | None = None
+    counter: SignalMemory | None = None
+    """how a controller counts the inputs that are counted; none where the columns do not tell"""
     inputs: Inputs = ()
     """numbers that are chosen while it runs; where none is given, each is its default"""
 
@@ -333,10 +369,13 @@ class ActingPolicy:
                 lambda asked, **inputs: (self.act(asked, deterministic, **inputs), None),
                 self.memory,
                 rows=rows,
+                counter=self.counter,
             )
         if not deterministic:
             raise UserError("deterministic must be true: a guard watches the policy's own actions")
-        return Controller(self.spaces, self.act_with_novelty, self.memory, facts.fallback, rows)
+        return Controller(
+            self.spaces, self.act_with_novelty, self.memory, facts.fallback, rows, counter=self.counter
+        )
 
     def guarded(self) -> Controller:
         """The controller of one machine, of a policy that has a guard."""

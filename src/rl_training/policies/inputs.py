@@ -17,6 +17,9 @@ from rl_training.core.types import Facts, State
 Given = Mapping[str, npt.ArrayLike | None]
 """Name -> one number, or one per row; nothing stands for the default."""
 
+LARGEST = 1e9
+"""Bound of a number that could be anything."""
+
 RESERVED = ("obs", "action", "applied", "deterministic", "first", "novelty", "previous_action", "state")
 """Names that calls and files use for other things."""
 
@@ -29,6 +32,8 @@ class RuntimeInput:
     low: float
     high: float
     default: float
+    counted: bool = False
+    """whether a controller that knows how gives it by itself, such as what was spent in an episode"""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name in RESERVED:
@@ -44,10 +49,11 @@ class RuntimeInput:
 
     @classmethod
     def from_dict(cls, values: Facts) -> RuntimeInput:
-        return cls(str(values["name"]), *(float(values[name]) for name in ("low", "high", "default")))
+        low, high, default = (float(values[name]) for name in ("low", "high", "default"))
+        return cls(str(values["name"]), low, high, default, bool(values.get("counted", False)))
 
     def to_dict(self) -> State:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not False}
 
     def column(self, given: npt.ArrayLike | None, rows: int) -> FloatArray:
         """`[rows, 1]`: what was chosen, for all rows or for each, or the default."""
@@ -69,6 +75,11 @@ class RuntimeInput:
 
 
 Inputs = tuple[RuntimeInput, ...]
+
+
+def settable(inputs: Inputs) -> Inputs:
+    """Those that people choose; the others are counted."""
+    return tuple(each for each in inputs if not each.counted)
 
 
 def columns_of(inputs: Inputs, given: Given, rows: int) -> dict[str, FloatArray]:

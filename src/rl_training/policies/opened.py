@@ -18,7 +18,7 @@ from rl_training.core.schema import MAX_WIDTH, ReferenceFacts, SchemaProblem, fa
 from rl_training.core.spaces import FeatureNames, FloatArray, Spaces
 from rl_training.core.types import Array, Facts, State
 from rl_training.core.version import library_versions
-from rl_training.policies.acting import NOTHING_CHOSEN, REMEMBERS, ActingPolicy
+from rl_training.policies.acting import COUNTED, NOTHING_CHOSEN, REMEMBERS, ActingPolicy
 from rl_training.policies.export.program import MOST_NODES, upgraded_metadata
 from rl_training.policies.guard import GuardFacts
 from rl_training.policies.inputs import Given, Inputs, columns_of, inputs_of
@@ -51,6 +51,7 @@ def describe_policy(state: Facts, policy: Policy, program: Program, run: str | N
         "guard": None if policy.guard is None else policy.guard.facts.to_dict(),
         **({"inputs": [each.to_dict() for each in policy.inputs]} if policy.inputs else {}),
         **({} if policy.memory is None else {"memory": policy.memory.to_dict()}),
+        **({} if policy.counter is None else {"counter": policy.counter.to_dict()}),
         "training": {
             "run": run,
             "seed": config["seed"],
@@ -129,6 +130,7 @@ class PolicyFacts:
     guard: Facts | None = None
     inputs: tuple[Facts, ...] = ()
     memory: Facts | None = None
+    counter: Facts | None = None
     program: ProgramFacts | None = None
     log_std_range: tuple[float, ...] | None = None
 
@@ -174,9 +176,7 @@ class FileMemory(SignalMemory):
 
     def __init__(self, settings: Facts, spaces: Spaces) -> None:
         super().__init__(**settings)
-        sizes = (len(self.program.columns), len(self.program.actions))
-        if sizes != (spaces.obs_dim, spaces.action_columns) or not self.first_action:
-            raise UserError("its signals do not fit its observations and actions")
+        refuse_other_columns(self, spaces)
         self.feature_dim = spaces.obs_dim + spaces.action_columns + 1 + self.state_size
 
     def features(
@@ -188,6 +188,21 @@ class FileMemory(SignalMemory):
         return np.where(sound, table, np.nan), after
 
 
+def refuse_other_columns(memory: SignalMemory, spaces: Spaces) -> None:
+    sizes = (len(memory.program.columns), len(memory.program.actions))
+    if sizes != (spaces.obs_dim, spaces.action_columns) or not memory.first_action:
+        raise UserError("its signals do not fit its observations and actions")
+
+
+def counter_of(settings: Facts, spaces: Spaces) -> SignalMemory:
+    """What a controller of a file counts the inputs that are counted with."""
+    counter = SignalMemory(**settings)
+    refuse_other_columns(counter, spaces)
+    if counter.feature_dim != len(COUNTED):
+        raise UserError(f"what it counts must be {' and '.join(COUNTED)}")
+    return counter
+
+
 @dataclass(frozen=True)
 class FileInputs:
     """What a file's program is given: observations, the past where it has one, numbers chosen meanwhile."""
@@ -195,12 +210,15 @@ class FileInputs:
     spaces: Spaces
     chosen: Inputs
     memory: FileMemory | None
+    counter: SignalMemory | None = None
 
     @classmethod
     def of(cls, metadata: Facts) -> FileInputs:
         spaces, past = Spaces.from_dict(metadata["spaces"]), metadata.get("memory")
         memory = None if past is None else FileMemory(past, spaces)
-        return cls(spaces, inputs_of(metadata.get("inputs")), memory)
+        counts = metadata.get("counter")
+        counter = None if counts is None else counter_of(counts, spaces)
+        return cls(spaces, inputs_of(metadata.get("inputs")), memory, counter)
 
     @property
     def asked_dim(self) -> int:
@@ -249,6 +267,7 @@ class DeployedPolicy(ActingPolicy, ABC):
         self.features = FeatureNames.from_dict(metadata.get("features"))
         self.file_inputs = FileInputs.of(metadata)
         self.inputs, self.memory = self.file_inputs.chosen, self.file_inputs.memory
+        self.counter = self.file_inputs.counter
         if metadata.get("guard") is not None:
             self.guard_facts = GuardFacts.from_dict(metadata["guard"], self.spaces)
 

@@ -23,15 +23,23 @@ from rl_training.core.spaces import FeatureNames, FloatArray, Spaces
 from rl_training.core.streams import torch_generator
 from rl_training.core.transforms import Transform, transform_from_state, transform_state
 from rl_training.core.types import Array, Facts, State
-from rl_training.models.actors import Actor, CriticWeighted, GaussianActor, NoisyActor, StochasticActor
-from rl_training.models.choices import FactoredActor, LevelCritics
+from rl_training.models.actors import (
+    Actor,
+    CriticWeighted,
+    GaussianActor,
+    NoisyActor,
+    StochasticActor,
+    TanhMeanGaussian,
+)
+from rl_training.models.choices import LevelCritics
 from rl_training.models.critics import QEnsemble
 from rl_training.models.networks import NETWORKS, Network, NetworkPlan
+from rl_training.models.switching import HEADS, Budget, SwitchingActor
 from rl_training.policies.acting import ActingPolicy, Memory
 from rl_training.policies.guard import NO_GUARD, GuardFacts
 from rl_training.policies.guard_fitting import Guard, unpack_guard
 from rl_training.policies.inputs import Given, Inputs, columns_of, inputs_of
-from rl_training.policies.signals import rate_limit_of
+from rl_training.policies.signals import SignalMemory, rate_limit_of
 from rl_training.policies.torch_signals import TorchRateLimit
 
 
@@ -56,9 +64,11 @@ class Policy(nn.Module, ActingPolicy):
         guard: Guard | None = None,
         memory: Memory | None = None,
         inputs: Inputs = (),
+        counter: SignalMemory | None = None,
     ) -> None:
         super().__init__()
         self.actor, self.guard, self.memory, self.inputs = actor, guard, memory, inputs
+        self.counter = counter
         # In a tuple, so that it is not registered twice; looking it up each time costs as much as a layer.
         self._first_weight = (next(actor.parameters()),)
         self.set_units(spaces, observation_steps)
@@ -234,7 +244,18 @@ class Policy(nn.Module, ActingPolicy):
             values = tensor.data if member is None else tensor.data[member]
             tensor.data = values.to(device, torch.float64 if exact else tensor.dtype, copy=True)
         guard = None if self.guard is None else copy.deepcopy(self.guard).to(device)
-        return Policy(actor, self.spaces, self.observation_steps, guard, self.memory, self.inputs)
+        steps = self.observation_steps
+        return Policy(actor, self.spaces, steps, guard, self.memory, self.inputs, self.counter)
+
+    def without_counting(self) -> Policy:
+        """The same policy as it acts in the first step of an episode, in every step: it counts nothing."""
+        other = copy.copy(self)
+        fixed = (
+            replace(each, low=each.default, high=each.default, counted=False) if each.counted else each
+            for each in self.inputs
+        )
+        other.inputs, other.counter = tuple(fixed), None
+        return other
 
 
 # A policy as plain data and tensors, and back: what a checkpoint stores under `policy`.
@@ -310,6 +331,8 @@ def pack_policy(policy: Policy, member: int | None = None) -> State:
         packed["guard"] = single.guard.pack()
     if single.inputs:
         packed["inputs"] = [each.to_dict() for each in single.inputs]
+    if single.counter is not None:
+        packed["counter"] = single.counter.to_dict()
     if (memory := single.memory) is not None:
         package = MEMORIES.package_of(memory.kind)
         packed["memory"] = {"kind": memory.kind, "package": package, "settings": memory.to_dict()}
@@ -328,7 +351,8 @@ def unpack_policy(packed: Facts, device: torch.device | str = "cpu") -> Policy:
         asked = spaces if memory is None else replace(spaces, obs_dim=memory.feature_dim)
         guard = None if packed.get("guard") is None else unpack_guard(packed["guard"], asked)
         inputs = inputs_of(packed.get("inputs"))
-        policy = Policy(actor, spaces, steps, guard, memory, inputs)
+        counter = None if packed.get("counter") is None else SignalMemory(**packed["counter"])
+        policy = Policy(actor, spaces, steps, guard, memory, inputs, counter)
         with torch.no_grad():
             actions = policy(torch.zeros(2, actor.obs_dim - len(inputs)))
         if actions.shape != (2, policy.spaces.action_columns) or not actions.isfinite().all():
@@ -357,6 +381,14 @@ def describe_actor(actor: Actor) -> State:
         }
     if isinstance(actor, NoisyActor):
         return {"kind": actor.kind, "actor": describe_actor(actor.actor), "sigma": actor.sigma}
+    if isinstance(actor, SwitchingActor):
+        return {
+            "kind": actor.kind,
+            "actor": describe_actor(actor.heads),
+            "critic": describe_critic(actor.critic),
+            "cost_critic": describe_critic(actor.cost_critic),
+            "budget": actor.budget.to_dict(),
+        }
     facts = ActorFacts(
         kind=actor.kind,
         obs_dim=actor.obs_dim,
@@ -386,23 +418,31 @@ def build_actor(described: Facts) -> Actor:
     if described.get("kind") == CriticWeighted.kind:
         actor = build_actor(described["actor"])
         assert isinstance(actor, StochasticActor)
-        critic = build_critic(actor, CriticFacts.build(described["critic"], where="policy.critic"))
+        critic = build_critic(actor.obs_dim, actor.action_dim, described["critic"])
         return CriticWeighted(actor, critic, int(described["samples"]), float(described["temperature"]))
     if described.get("kind") == NoisyActor.kind:
         return NoisyActor(build_actor(described["actor"]), float(described["sigma"]))
+    if described.get("kind") == SwitchingActor.kind:
+        heads, budget = (
+            build_actor(described["actor"]),
+            Budget.build(described["budget"], where="policy.budget"),
+        )
+        assert isinstance(heads, TanhMeanGaussian)
+        sizes = (heads.obs_dim, heads.action_dim // HEADS)
+        critic, cost_critic = (build_critic(*sizes, described[name]) for name in ("critic", "cost_critic"))
+        return SwitchingActor(heads, critic, cost_critic, budget)
     known = ActorFacts.build(described, where="policy.actor")
     plan = saved_plan(known.network, known.network_package)
     build: Callable[..., Actor] = ACTORS.get(known.kind)
     return build(known.obs_dim, known.action_dim, plan, **known.options)
 
 
-def build_critic(actor: Actor, facts: CriticFacts) -> QEnsemble:
+def build_critic(obs_dim: int, action_dim: int, described: Facts) -> QEnsemble:
+    facts = CriticFacts.build(described, where="policy.critic")
     plan = saved_plan(facts.network, facts.network_package)
     if facts.levels is not None:
-        masked = isinstance(actor, FactoredActor) and actor.masked
-        sizes = (actor.obs_dim, facts.levels, facts.num_critics)
-        return LevelCritics(*sizes, plan, cap=facts.cap, masked=masked)
-    return QEnsemble(actor.obs_dim, actor.action_dim, facts.num_critics, plan, cap=facts.cap)
+        return LevelCritics(obs_dim, facts.levels, facts.num_critics, plan, cap=facts.cap)
+    return QEnsemble(obs_dim, action_dim, facts.num_critics, plan, cap=facts.cap)
 
 
 def saved_plan(values: Facts, package: str | None) -> NetworkPlan:

@@ -44,6 +44,7 @@ from rl_training.recommend.choice import Choice, choose, confirmed
 from rl_training.recommend.next_steps import what_to_log
 from rl_training.recommend.portfolio import (
     DIALS,
+    LIMITS,
     Common,
     Recipe,
     affordable,
@@ -61,7 +62,7 @@ from rl_training.sweeps.ray import call_on_ray, run_on_ray
 from rl_training.sweeps.workers import run_local, worker_count
 
 BOUNDS = ("action_low", "action_high")
-LOG = "log.hdf5"
+LOG, LIMIT = "log.hdf5", "limit"
 PLAN, ANSWER = "plan.json", "auto.json"
 RETRIES = 1
 STOPPED = "stopped by signal {}; what was done is kept: the same command goes on"
@@ -125,6 +126,7 @@ class AutoResult:
     def to_dict(self) -> State:
         return {
             "recommended": self.choice.name,
+            "sentence": self.sentence,
             "reason": self.choice.reason,
             "policy": None if self.policy is None else self.policy.name,
             "judgement": self.judgement.to_dict(),
@@ -483,12 +485,20 @@ def judge_part(
 def candidates(runs: Sequence[SweepRun]) -> Iterator[tuple[str, Policy]]:
     """The policies of every training: the last one under its name, earlier ones with their step.
 
-    A policy with a dial is several, one at each position; before its training has ended it is none.
+    A policy with a dial is several, one at each position, and so is one whose limit is chosen while it runs;
+    before their training has ended they are none. What counts is judged, and shipped, as it acts without.
     """
     for run in runs:
         policy = SavedRun(run.run_dir).policy
         if any(each.name == DIAL for each in policy.inputs):
             yield from ((at_dial(run.name, at), policy.with_inputs(dial=at)) for at in DIALS)
+            continue
+        if (stated := next((each.default for each in policy.inputs if each.name == LIMIT), None)) is not None:
+            steady = policy.without_counting()
+            yield from (
+                (f"{run.name} limit {share * stated:g}", steady.with_inputs(limit=share * stated))
+                for share in LIMITS
+            )
             continue
         yield run.name, policy
         early, total = run.config.checkpoint_interval, run.config.total_timesteps

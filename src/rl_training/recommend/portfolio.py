@@ -38,6 +38,10 @@ DIALS = (0.25, 0.5, 0.75, 1.0)
 """Positions of a policy with a dial that are candidates of their own; 0 is what is done today."""
 
 
+LIMITS = (0.25, 0.5, 1.0)
+"""Shares of the limit that a policy whose limit is chosen while it runs is a candidate with."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """One thing to try: an algorithm with settings that set it apart."""
@@ -92,6 +96,9 @@ def portfolio(
         recipes = [BRIEF.get(each.name, each) for each in recipes if not each.spare]
     if whole is not None and limits:
         minding = minding_costs(recipes, whole, limits)
+        if len(whole.cost_names) == 1 and not any(spaces.choices):
+            steps = round(float(whole.episode_costs()[1].mean()))
+            minding.append(Recipe("caps", "caps", {"episode_steps": steps}, spare=True))
         recipes += [each for each in minding if not (brief and each.spare)]
     return tuple(recipes)
 

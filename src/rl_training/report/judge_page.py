@@ -43,6 +43,7 @@ CHECKS = {
     "memory": "the past says nothing more",
     "convergence": "the value has settled",
     "draws": "judged as it draws its actions",
+    "counting": "judged as it will run",
     "coverage": "the log covers what the policy does",
     "rollout_coverage": "the log covers where it leads",
     "second_opinion": "a second method agrees",

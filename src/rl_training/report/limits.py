@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from rl_training.judging.candidates import told_limits
@@ -73,12 +74,11 @@ def costs_sections(judgement: Judgement) -> list[Section]:
 def limit_figure(judgement: Judgement, ranked: Sequence[PolicyJudgement], place: int) -> Intervals:
     """One cost of everybody, over the band that its limit allows."""
     own = judgement.behaviour.costs[place]
+    whose = [("the log", own), *((each.name, each.costs[place]) for each in ranked)]
     bars = [
-        Bar(each.name, cost.value, cost.low, cost.high, 1 + index)
-        for index, each in enumerate(ranked)
-        for cost in (each.costs[place],)
+        Bar(name, cost.value, cost.low, cost.high if math.isfinite(cost.high) else None, color)
+        for color, (name, cost) in enumerate(whose)
     ]
-    bars.append(Bar("the log", own.value, own.low, own.high, 0))
     bound = own.limit or 0.0
     title, note = f"{own.name} per {own.per}", "A bar that lies wholly within the band keeps the limit."
     return Intervals(title, own.name, tuple(bars), (min(0.0, bound), bound), "within the limit", note)

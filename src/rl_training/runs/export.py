@@ -148,11 +148,13 @@ def export_checkpoint(
     guard: GuardData | None = None,
     guard_settings: Facts | None = None,
     dial: float | Literal["auto"] | None = None,
+    limit: float | None = None,
 ) -> Path:
     """Export the policy of a checkpoint or run directory; returns the file.
 
     `guard` names the data of a guard: `"run"` for that of the run, or paths. `dial` is where the dial of the
-    file stands if nobody turns it; `"auto"` asks a judgement by the run's own data.
+    file stands if nobody turns it; `"auto"` asks a judgement by the run's own data. `limit` is what a policy
+    that takes one keeps if nobody gives another.
     """
     checked_format(Path(out), format)
     run = SavedRun(checkpoint)
@@ -163,6 +165,8 @@ def export_checkpoint(
         raise CheckpointError(f"{run.file}: {problem}") from problem
     if dial is not None:
         policy = policy.with_inputs(dial=dial_of_the_judge(run) if dial == "auto" else dial)
+    if limit is not None:
+        policy = policy.with_inputs(limit=limit)
     if guard is not None:
         policy.guard = make_guard(guard, run, policy.spaces, guard_settings)
     elif guard_settings:

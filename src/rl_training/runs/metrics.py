@@ -237,6 +237,9 @@ class MetricsLog(Callback):
             mean = sum(episode.ret for episode in episodes) / len(episodes)
             run.results["rollout_return_mean"] = mean
             rollout = {"rollout_return_mean": mean, "rollout_episodes": float(len(episodes))}
+            paid = [episode.cost for episode in episodes if episode.cost is not None]
+            if paid:
+                rollout["rollout_cost_mean"] = run.results["rollout_cost_mean"] = fmean(paid)
             self.logger.log(run.global_step, rollout | phase_number(run), "collect")
         if not run.gradient_steps:
             return

@@ -107,7 +107,7 @@ def _evaluate(
     reference = None if trained.reference is None else ReferenceReturns.from_dict(trained.reference)
     result = evaluate_run_policy(policy, maker, config, settings, episodes, players)
     return {
-        **eval_metrics(result, reference),
+        **eval_metrics(result, reference, settings),
         "global_step": trained.global_step,
         "gradient_steps": trained.gradient_steps,
     }

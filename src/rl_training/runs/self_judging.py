@@ -10,7 +10,7 @@ from pathlib import Path
 from rl_training.config.data import OfflineFields
 from rl_training.core.errors import UserError
 from rl_training.core.files import write_json_atomic
-from rl_training.core.types import State
+from rl_training.core.types import State, number
 from rl_training.data.splits import LoggedEpisodes
 from rl_training.judging.fit import OnProgress
 from rl_training.judging.fqe import updates_needed
@@ -180,10 +180,14 @@ def told_judgement(judgement: Judgement, policy: PolicyJudgement, where: str) ->
 def told_costs(policy: PolicyJudgement) -> State:
     """What it costs, and how that stands to the limits; nothing of logs without costs."""
     costs = {
-        each.name: {name: getattr(each, name) for name in ("value", "low", "high", "per", "limit", "outcome")}
+        each.name: {
+            **{name: number(getattr(each, name)) for name in ("value", "low", "high", "limit")},
+            "per": each.per,
+            "outcome": each.outcome,
+        }
         for each in policy.costs
     }
-    limited = {"judge_limits": policy.limits, "judge_excess": policy.excess} if policy.limits else {}
+    limited = {"judge_limits": policy.limits, "judge_excess": number(policy.excess)} if policy.limits else {}
     return {**({"judge_costs": costs} if costs else {}), **limited}
 
 

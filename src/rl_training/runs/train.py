@@ -30,7 +30,7 @@ from rl_training.core.errors import (
 )
 from rl_training.core.files import write_text_atomic
 from rl_training.core.machine import choose_device, keep_freed_memory
-from rl_training.core.products import check_library, processor
+from rl_training.core.products import check_library, computes_bf16, processor
 from rl_training.core.schema import restoring
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.types import Facts, State
@@ -297,6 +297,9 @@ def assemble(plan: Plan, phases_of: PhasesOf | None = None) -> tuple[Trainer[Run
     compiled = apply_compile(learner, plan.settings.compile, updates_left, stored)
     if plan.settings.products != "auto":
         learner.products = check_library(plan.settings.products, device.type)
+    if learner.config.precision == "bf16" and device.type == "cpu" and not computes_bf16():
+        slow = "precision: bf16 is slower than single on this processor, which has no instructions for it"
+        warnings.warn(slow, stacklevel=2)
     notes = make_notes(plan, source, phases, compiled=compiled)
     bench = None
     if plan.judges_itself and isinstance(source, OfflineSource):
@@ -389,6 +392,9 @@ def build_learner(plan: Plan, source: RunSource, device: torch.device) -> Learne
         )
     for learner in learners:
         learner.policy.memory = None if source.signals is None else SignalMemory.of(source.signals)
+        if any(each.counted for each in learner.policy.inputs):
+            counted = source.counted_signals()
+            learner.policy.counter = None if counted is None else SignalMemory.of(counted)
         learner.policy.set_units(source.spaces, source.observation_steps)
         if learner.looks_at_data and source.dataset is not None:
             learner.look_at_data(rows_to_look_at(source.dataset.to(device)))

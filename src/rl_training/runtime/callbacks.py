@@ -16,6 +16,7 @@ from torch import Tensor
 from rl_training.algorithms.learner import Learner, UpdateResult, action_error, losses_on
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.algorithms.stack import unstack_member
+from rl_training.config.data import OfflineDataFields
 from rl_training.config.run import ControlFields, EarlyStoppingConfig, RunFields, TrainConfig
 from rl_training.core.errors import RunFailed
 from rl_training.core.registry import ALGORITHMS
@@ -298,20 +299,23 @@ def evaluate_run_policy(
         config.seed if settings.eval_seed is None else settings.eval_seed,
         deterministic=settings.eval_deterministic,
         open_players=players,
+        costs=settings.costs if isinstance(settings, OfflineDataFields) else None,
     )
 
 
 NO_EVALUATION: Numbers = {"eval_return_mean": None, "eval_return_std": None, "eval_episodes": 0}
 
 
-def eval_metrics(result: EvalResult, reference: ReferenceReturns | None) -> Numbers:
-    """The numbers reported of an evaluation; a normalised score where its reference is known."""
+def eval_metrics(result: EvalResult, reference: ReferenceReturns | None, settings: ControlFields) -> Numbers:
+    """The numbers reported of an evaluation; a normalised score where its reference is known, and costs."""
+    limits = settings.stated_limits if isinstance(settings, OfflineDataFields) else ()
     score = {} if reference is None else reference.score_metrics(result.return_mean)
     return score | {
         "eval_return_mean": result.return_mean,
         "eval_return_std": result.return_std,
         "eval_episodes": len(result.returns),
         "eval_length_mean": float(result.lengths.mean()),
+        **result.cost_metrics(limits),
     }
 
 
@@ -344,7 +348,7 @@ class Evaluation(Callback):
         return run.can_evaluate or bool(run.evaluators)
 
     def evaluate(self, run: Run, *, scheduled: bool) -> None:
-        metrics = eval_metrics(run.evaluate(), run.reference) if run.can_evaluate else {}
+        metrics = eval_metrics(run.evaluate(), run.reference, run.settings) if run.can_evaluate else {}
         for evaluator in run.evaluators:
             metrics |= evaluator(run)
         self.evaluated_step = run.global_step

@@ -37,6 +37,8 @@ class FinishedEpisode:
 
     ret: float
     length: int
+    cost: float | None = None
+    """where the costs of steps are kept"""
 
 
 @dataclass(slots=True)
@@ -91,6 +93,8 @@ class Collector:
         self._random = RandomStream([torch_generator(seed, "env", "random_actions")], "uniform")
         self._episodes = [-1] * num_envs
         self._returns = [0.0] * num_envs
+        self._keeps_costs = any(each.name == "costs" for each in self.fields)
+        self._costs = [0.0] * num_envs
         # Actions of the unfinished episodes, as bytes: grows without bound only if an episode does.
         self._played = [bytearray() for _ in range(num_envs)]
         self._problem: EnvironmentProblem | None = None
@@ -177,7 +181,15 @@ class Collector:
         for index, reward in enumerate(rewards.tolist()):
             self._returns[index] += reward
             self._played[index] += played[index].tobytes()
-        episodes = [FinishedEpisode(self._returns[index], self._length(index)) for index in ended]
+        if self._keeps_costs:
+            for index, costs in enumerate(infos["costs"]):
+                self._costs[index] += float(costs.sum())
+        episodes = [
+            FinishedEpisode(
+                self._returns[index], self._length(index), self._costs[index] if self._keeps_costs else None
+            )
+            for index in ended
+        ]
         self._enter_next_episode(ended)
         return Steps(*rows, episodes, {each.name: infos[each.name] for each in self.fields})
 
@@ -190,6 +202,7 @@ class Collector:
             "lengths": lengths,
             "actions": actions.reshape(sum(lengths), self.spaces.action_columns).copy(),
             "returns": list(self._returns),
+            **({"costs": list(self._costs)} if self._keeps_costs else {}),
             "observations": self._observations.copy(),
             "random": self._random.state_dict(),
             **({} if self._begun is None else {"begun": self._begun[0].copy()}),
@@ -208,6 +221,7 @@ class Collector:
         self._random.load_state_dict(state["random"])
         self._episodes = [int(episode) for episode in state["episodes"]]
         self._returns = [float(ret) for ret in state["returns"]]
+        self._costs = [float(cost) for cost in state.get("costs", [0.0] * self.num_envs)]
         cuts = np.cumsum(state["lengths"])[:-1]
         actions = np.split(np.asarray(state["actions"], dtype=np.float32), cuts)
         self._played = [bytearray(rows.tobytes()) for rows in actions]
@@ -262,6 +276,7 @@ class Collector:
         for index in indices:
             self._episodes[index] += 1
             self._returns[index] = 0.0
+            self._costs[index] = 0.0
             self._played[index] = bytearray()
 
     def _seed_of(self, index: int, episode: int) -> int:

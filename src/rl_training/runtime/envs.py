@@ -295,9 +295,12 @@ class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
     are kept that `fields` ask for: gathering them all costs more than the step of a cheap environment.
     """
 
-    def __init__(self, env: Env, index: int = 0, fields: Sequence[Field] = ()) -> None:
+    def __init__(
+        self, env: Env, index: int = 0, fields: Sequence[Field] = (), *, optional: bool = False
+    ) -> None:
+        """`fields` that are `optional` may be missing."""
         super().__init__(env)
-        self.index, self.fields = index, fields
+        self.index, self.fields, self.optional = index, fields, optional
         self._obs_shape = self.observation_space.shape
 
     def step(self, action: object) -> tuple[Any, float, bool, bool, Infos]:
@@ -307,7 +310,7 @@ class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
             terminated = terminated if type(terminated) is bool else as_flag(terminated)
             truncated = truncated if type(truncated) is bool else as_flag(truncated)
             complaint = self._complaint(obs)
-            kept = kept_infos(self.fields, info) if self.fields else {}
+            kept = kept_infos(self.fields, info, optional=self.optional) if self.fields else {}
         except BaseException as error:
             refuse_own_interrupt(error)
             return self._no_observation(), 0.0, False, False, {FAULT: f"raised {describe_error(error)}"}
@@ -364,12 +367,14 @@ class GuardedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return np.zeros(self._obs_shape or (), dtype=self.observation_space.dtype)
 
 
-def kept_infos(fields: Sequence[Field], info: Facts) -> Infos:
+def kept_infos(fields: Sequence[Field], info: Facts, *, optional: bool = False) -> Infos:
     """What the infos of a step hold for these fields, or what is wrong with it."""
     kept: Infos = {}
     for field in fields:
         given = info.get(field.from_info or "")
         place = f"info[{field.from_info!r}], which the field {field.name} is taken from"
+        if given is None and optional:
+            continue
         if given is None:
             return {FAULT: f"returned no {place}"}
         value = np.asarray(given, dtype=np.float32)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from rl_training.core.errors import EnvironmentProblem, UserError
-from rl_training.core.types import Array
-from rl_training.policies.acting import ActingPolicy
+from rl_training.core.errors import DataError, EnvironmentProblem, UserError
+from rl_training.core.limits import Limit
+from rl_training.core.spaces import FeatureNames, Spaces
+from rl_training.core.types import Array, Numbers
+from rl_training.data.costs import TOLD, log_with_costs
+from rl_training.data.fields import FIELDS
+from rl_training.data.info import DataInfo
+from rl_training.data.log import EpisodeLog
+from rl_training.policies.acting import COUNTED, ActingPolicy
 from rl_training.runtime.columns import check_spaces
 from rl_training.runtime.envs import FAULT, EnvLike, GuardedEnv, episode_seed, make_env
 
@@ -26,10 +32,25 @@ Always asking for the same number of rows makes an episode's result independent 
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Undiscounted returns, in the environment's own rewards, and lengths, by episode number."""
+    """Undiscounted returns, in the environment's own rewards, lengths and costs, by episode number."""
 
     returns: npt.NDArray[np.float64]
     lengths: npt.NDArray[np.int64]
+    costs: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """what each cost added up to, by episode number; those that could be told"""
+
+    def cost_metrics(self, limits: Sequence[Limit] = ()) -> Numbers:
+        """Means of costs per episode and per step, and 1 or 0 for limits that were kept on average or not."""
+        found: Numbers = {}
+        for name, totals in self.costs.items():
+            found[f"eval_cost_{name}"] = float(totals.mean())
+            found[f"eval_cost_{name}_per_step"] = float(totals.sum() / self.lengths.sum())
+        for limit in limits:
+            if limit.name in self.costs:
+                per = "_per_step" if limit.per == "step" else ""
+                spent = found[f"eval_cost_{limit.name}{per}"]
+                found[f"eval_limit_{limit.name}_kept"] = float(spent is not None and spent <= limit.bound)
+        return found
 
     @property
     def return_mean(self) -> float:
@@ -46,27 +67,67 @@ class EpisodePlayer:
 
     def __init__(self, env: EnvLike, env_kwargs: Mapping[str, object] | None) -> None:
         self.env_id = str(env)
-        self.env = GuardedEnv(make_env(env, env_kwargs))
+        self.env = GuardedEnv(make_env(env, env_kwargs), fields=(FIELDS.get("costs"),), optional=True)
         self.episode, self.ret, self.length = 0, 0.0, 0
+        self.seen: Array = np.zeros(0)
+        self.rows: list[tuple[Array, Array, float]] = []
+        """what was seen and done, and what it earned"""
+        self.told: list[float] = []
+        """the cost of each step, where the environment tells it"""
 
     def begin(self, episode: int, seed: int) -> Array:
-        self.episode, self.ret, self.length = episode, 0.0, 0
+        self.episode, self.ret, self.length, self.rows, self.told = episode, 0.0, 0, [], []
         obs, info = self.env.reset(seed=episode_seed(seed, "eval", episode))
         if info:
             raise EnvironmentProblem(f"evaluation episode {episode} (reset) of {self.env_id!r} {info[FAULT]}")
-        return np.asarray(obs)
+        self.seen = np.asarray(obs)
+        return self.seen
 
     def play(self, action: Array) -> tuple[Array, bool]:
         """The next observation, and whether the episode has ended with it."""
         self.length += 1
         obs, reward, terminated, truncated, info = self.env.step(action)
-        if info:
+        if FAULT in info:
             sound = np.isfinite(action).all()
             event = info[FAULT] if sound else f"was given the action {action.tolist()}, which is not finite"
             place = f"evaluation episode {self.episode} (step {self.length})"
             raise EnvironmentProblem(f"{place} of {self.env_id!r} {event}")
         self.ret += reward
+        self.rows.append((self.seen, action, reward))
+        if "costs" in info:
+            self.told.append(float(info["costs"].sum()))
+        self.seen = obs
         return obs, bool(terminated or truncated)
+
+    def costs(self, declared: Mapping[str, str], spaces: Spaces, names: FeatureNames) -> dict[str, float]:
+        """What the episode cost: the declared costs, as data computes them, or else the one that was told.
+
+        Empty where neither can be told from what is seen, done and earned here.
+        """
+        told = len(self.told) == len(self.rows)
+        if not declared:
+            return {TOLD: sum(self.told)} if told else {}
+        seen, done, rewards = zip(*self.rows, strict=True)
+        ends = np.arange(len(rewards)) == len(rewards) - 1
+        columns: dict[str, Array] = {
+            "obs": np.array(seen, dtype=np.float32),
+            "actions": np.array(done, dtype=np.float32).reshape(len(rewards), -1),
+            "rewards": np.array(rewards, dtype=np.float32),
+            "terminated": np.zeros(len(rewards), dtype=np.bool_),
+            "truncated": ends,
+        }
+        info = DataInfo(
+            source=self.env_id,
+            spaces=spaces,
+            observation_names=names.observations,
+            action_names=names.actions,
+        )
+        try:
+            log = EpisodeLog.build({**columns, **({"costs": np.array(self.told)} if told else {})}, info=info)
+            found = log_with_costs(log, declared).further["costs"].sum(axis=0, dtype=np.float64)
+        except DataError:  # of columns that this environment does not have
+            return {}
+        return dict(zip(declared, found.tolist(), strict=True))
 
     def close(self) -> None:
         self.env.close()
@@ -98,17 +159,19 @@ def evaluate_policy(
     on_episode: Callable[[int, float, int], None] | None = None,
     max_episode_steps: int = 100_000,
     open_players: OpenPlayers = open_players,
+    costs: Mapping[str, str] | None = None,
 ) -> EvalResult:
     """Play `num_episodes` episodes; `on_episode(number, return, length)` hears of each as it ends.
 
     Episode k starts from a seed made of (seed, k), and its result depends neither on other episodes nor on
     any global random state (a stochastic policy draws from its own generator, in the order of the calls).
-    `max_episode_steps` cuts the episodes of an environment that has no time limit of its own.
+    `max_episode_steps` cuts the episodes of an environment that has no time limit of its own. `costs` are
+    those that are declared (name -> formula); without any, the one that the environment tells is reported.
     """
     if num_episodes < 1:
         raise UserError(f"num_episodes must be >= 1, got {num_episodes}")
     returns, lengths = np.zeros(num_episodes), np.zeros(num_episodes, dtype=np.int64)
-    cut = 0
+    cut, paid = 0, dict[int, dict[str, float]]()
     with ExitStack() as closing:
         players = open_players(env, env_kwargs, min(num_episodes, POLICY_ROWS), closing)
         for player, ended in played_in_lock_step(
@@ -116,6 +179,7 @@ def evaluate_policy(
         ):
             returns[player.episode], lengths[player.episode] = player.ret, player.length
             cut += not ended
+            paid[player.episode] = player.costs(costs or {}, policy.spaces, policy.features)
             if on_episode is not None:
                 on_episode(player.episode, player.ret, player.length)
     if cut:
@@ -124,7 +188,9 @@ def evaluate_policy(
             "give the environment a time limit (env_kwargs: max_episode_steps)",
             stacklevel=2,
         )
-    return EvalResult(returns, lengths)
+    of_each = [paid[number] for number in range(num_episodes)]
+    known = [name for name in of_each[0] if all(name in each for each in of_each)]
+    return EvalResult(returns, lengths, {name: np.array([each[name] for each in of_each]) for name in known})
 
 
 def played_in_lock_step(
@@ -145,10 +211,11 @@ def played_in_lock_step(
     for row, player in enumerate(players):
         obs[row] = player.begin(row, seed)
     controller = policy.controller(POLICY_ROWS, guard=False, deterministic=deterministic)
+    asks = policy.counter is None and any(each.counted for each in policy.inputs)
     waiting = iter(range(len(players), num_episodes))
     playing = dict(enumerate(players))
     while playing:
-        actions = controller.act(obs).action
+        actions = controller.act(obs, **(told_counts(playing) if asks else {})).action
         for row, player in list(playing.items()):
             obs[row], ended = player.play(actions[row])
             if not ended and player.length < max_steps:
@@ -160,3 +227,12 @@ def played_in_lock_step(
             else:
                 obs[row] = player.begin(following, seed)
                 controller.reset(rows=np.arange(POLICY_ROWS) == row)
+
+
+def told_counts(playing: Mapping[int, EpisodePlayer]) -> dict[str, npt.ArrayLike | None]:
+    """What environments have told of the episodes under way, for a policy that cannot count it by itself."""
+    spent, steps = np.zeros(POLICY_ROWS), np.zeros(POLICY_ROWS)
+    for row, player in playing.items():
+        if len(player.told) == player.length:
+            spent[row], steps[row] = sum(player.told), player.length
+    return dict(zip(COUNTED, (spent, steps), strict=True))

@@ -61,7 +61,8 @@ class Rollout:
                 f"{self.spaces.action_dim} actions), got one for {policy.spaces.obs_dim} and "
                 f"{policy.spaces.action_dim}"
             )
-        self.acting = Acting(self.spaces, None if policy is None else policy.memory)
+        memory, counter = (None, None) if policy is None else (policy.memory, policy.counter)
+        self.acting = Acting(self.spaces, memory, counter=counter)
         self._streams = {
             "noise": RandomStream([torch_generator(seed, "collect", "noise")], "normal"),
             "random": RandomStream([torch_generator(seed, "collect", "random")], "uniform"),
@@ -113,15 +114,19 @@ class Rollout:
 
     def state_dict(self) -> State:
         streams = {name: stream.state_dict() for name, stream in self._streams.items()}
-        past = {} if self.acting.memory is None else {"acting": self.acting.state_dict()}
+        past = {"acting": self.acting.state_dict()} if self._remembers else {}
         return {"collector": self.collector.state_dict(), "streams": streams, **past}
 
     def load_state_dict(self, state: Facts) -> None:
         self.collector.load_state_dict(state["collector"])
         for name, stream in self._streams.items():
             stream.load_state_dict(state["streams"][name])
-        if self.acting.memory is not None:
+        if self._remembers:
             self.acting.load_state_dict(state["acting"])
+
+    @property
+    def _remembers(self) -> bool:
+        return self.acting.memory is not None or self.acting.counting is not None
 
     def close(self) -> None:
         self.collector.close()
@@ -135,8 +140,9 @@ class Rollout:
     def _actions(self) -> FloatArray | None:
         if self.policy is None:
             return None
-        asked = self.acting.features(self.collector.observations)
-        actions = self.policy.act_unit(asked)
+        seen = self.collector.observations
+        asked = self.acting.features(seen)
+        actions = self.policy.act_unit(asked, True, **self.acting.counts(seen))
         size = self.spaces.action_dim
         if self.noise:
             drawn = self._streams["noise"].next(size).numpy()

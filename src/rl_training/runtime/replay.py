@@ -390,7 +390,7 @@ class OnlineCollection:
         state: State = {
             "collector": self.collectors[seed].state_dict(),
             "exploration": self.exploration.stream.member(seed),
-            "unlogged_episodes": [[episode.ret, episode.length] for episode in self.episodes[seed]],
+            "unlogged_episodes": [[each.ret, each.length, each.cost] for each in self.episodes[seed]],
         }
         if self.acting[seed].memory is not None:
             state["collector"]["acting"] = self.acting[seed].state_dict()
@@ -406,7 +406,7 @@ class OnlineCollection:
         self.rows.load_state_dict(state["replay"])
         self.collectors[0].load_state_dict(state["collector"])
         self.exploration.stream.load_state_dict(state["exploration"])
-        self.episodes = [[FinishedEpisode(ret, length) for ret, length in state["unlogged_episodes"]]]
+        self.episodes = [[FinishedEpisode(*each) for each in state["unlogged_episodes"]]]
         if self.acting[0].memory is not None:
             self.acting[0].load_state_dict(state["collector"]["acting"])
         if self.collectors[0].under_way:

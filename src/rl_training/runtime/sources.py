@@ -27,12 +27,12 @@ from rl_training.core.signals import Signals
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import ObservationNormalizer, RewardTransform, Transform
 from rl_training.core.types import Facts, State
-from rl_training.data.costs import TOLD, penalty_weights
+from rl_training.data.costs import TOLD, counted_signals, penalty_weights
 from rl_training.data.info import ReferenceReturns, reference_returns
 from rl_training.data.log import MASKS_ALONE
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import Fitted, PreparedDataset, failure_reward, reward_transform
-from rl_training.data.signals import asked_signals
+from rl_training.data.signals import asked_signals, column_names
 from rl_training.data.splits import LoggedEpisodes
 from rl_training.policies.guard import middle_action
 from rl_training.policies.policy import policy_of_state
@@ -113,6 +113,17 @@ class RunSource(ABC):
     def data_on(self, device: torch.device) -> TransitionDataset:
         assert self.dataset is not None
         return self.dataset.to(device)
+
+    def counted_signals(self) -> Signals | None:
+        """How a policy counts the one cost of an episode, where it follows from the columns."""
+        assert self.dataset is not None and isinstance(self.settings, OfflineDataFields)
+        signals, info = self.signals, self.dataset.info
+        if signals is not None:
+            names, first = (signals.program.columns, signals.program.actions), signals.first_action
+        else:
+            names = column_names(info, self.spaces.obs_dim, self.spaces.action_columns)
+            first = middle_action(self.spaces)
+        return counted_signals(self.settings.costs, *names, first)
 
     def units(self) -> Units:
         return Units(self.rewards, self.observation_steps, self.action_limit, self.told_penalty())

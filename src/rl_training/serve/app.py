@@ -77,9 +77,10 @@ class Service:
                 answer.reply["reasons"].append("the decision log cannot be written at the moment")
         served = self.sessions.served
         obs = np.array([answer.row[name] for name in served.observations], dtype=np.float32)
-        action = self.policy.spaces.action_columns * [np.nan]
-        if not served.policy.spaces.choices:
-            action = [answer.row.get(f"{RECOMMENDED}{name}", np.nan) for name in served.actions]
+        told = [answer.row.get(f"{RECOMMENDED}{name}") for name in served.actions]
+        action = [
+            np.nan if each is None or isinstance(each, str) else each for each in told
+        ]  # words of levels
         seconds = time.perf_counter() - started
         self.watch.note(obs, np.array(action, dtype=np.float32), answer.reply["flagged"], seconds)
         return answer.reply

@@ -1,6 +1,6 @@
 """The decision log: every call a row, in SQLite or PostgreSQL, written in batches beside the answers.
 
-A row is acknowledged before it is on the disk; `WINDOW` is the longest time that it waits. Committed rows
+A row is acknowledged before it is on the disk; within `WINDOW` of its answer it is there. Committed rows
 survive a killed process (SQLite's write-ahead log, synchronous=NORMAL; PostgreSQL's own).
 """
 
@@ -19,8 +19,10 @@ from rl_training.core.decision_columns import OWN_COLUMNS, RECOMMENDED
 from rl_training.core.errors import UserError, install_hint
 from rl_training.core.types import State
 
-WINDOW = 0.2
+WINDOW = 1.0
 """Seconds; what was acknowledged in the last of them can be lost when the process is killed."""
+GATHERED = 0.1
+"""Seconds that a row waits for others; the rest of the window is for writing, on a busy machine too."""
 BATCH = 2_000
 MOST_WAITING = 200_000
 """Rows that wait for a database that does not answer, before calls are told so."""
@@ -223,7 +225,7 @@ class DecisionLog:
             if item is None:
                 return items, False
             items.append(item)
-            until = until or time.monotonic() + WINDOW / 2.0  # the other half is for writing
+            until = until or time.monotonic() + GATHERED
         return items, True
 
     def _store(self, items: Sequence[Item]) -> bool:

@@ -18,7 +18,7 @@ from rl_training.core.errors import UserError, did_you_mean, shown
 from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Facts, State
 from rl_training.policies.acting import Controller
-from rl_training.policies.inputs import with_defaults
+from rl_training.policies.inputs import Inputs, settable, with_defaults
 from rl_training.policies.opened import DeployedPolicy
 
 Mode = Literal["shadow", "advise", "act"]
@@ -87,7 +87,7 @@ class Sessions:
     def __init__(self, served: Served, mode: Mode, idle: float = 3600.0) -> None:
         self.served, self.mode, self.idle = served, mode, idle
         self.open: OrderedDict[str, Session] = OrderedDict()
-        self.inputs = {each.name: each.default for each in served.policy.inputs}
+        self.inputs = defaults_of(served.policy.inputs)
         """what is chosen for every machine, such as the dial"""
 
     def act(self, call: Facts, clock: Callable[[], float] = time.time) -> Answer:
@@ -152,8 +152,8 @@ class Sessions:
         for name, value in inputs.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise UserError(f"{name} must be a number, got {shown(value)}")
-        chosen = with_defaults(self.served.policy.inputs, {**self.inputs, **inputs})
-        self.inputs = {each.name: each.default for each in chosen}
+        known = settable(self.served.policy.inputs)
+        self.inputs = defaults_of(with_defaults(known, {**self.inputs, **inputs}))
 
     def swap(self, served: Served) -> None:
         """Another policy for every machine from its next call on; it must speak of the same columns."""
@@ -164,8 +164,8 @@ class Sessions:
                     f"the new policy's {kind} must be those of the old one ({', '.join(old)}), "
                     f"it has {', '.join(new)}"
                 )
-        kept = {each.name for each in served.policy.inputs} & self.inputs.keys()
-        defaults = {each.name: each.default for each in served.policy.inputs}
+        defaults = defaults_of(served.policy.inputs)
+        kept = defaults.keys() & self.inputs.keys()
         self.served, self.inputs = served, {**defaults, **{name: self.inputs[name] for name in kept}}
 
     # ---- parts of a call
@@ -255,6 +255,11 @@ class Sessions:
             reasons.append(f"unlike the guard's data: novelty {float(told.novelty):.3g}, the limit is 1")
         session.last = told.action
         return told.action, float(told.novelty), flagged, reasons
+
+
+def defaults_of(inputs: Inputs) -> dict[str, float]:
+    """What is chosen where nobody chooses."""
+    return {each.name: each.default for each in settable(inputs)}
 
 
 def _session_name(call: Facts) -> str:

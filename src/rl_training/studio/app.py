@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rl_training.core.errors import UserError, shown
-from rl_training.core.files import plain_json, replacing
+from rl_training.core.files import parse_json, plain_json, replacing
 from rl_training.core.types import Facts, State
 from rl_training.serve.safety import Doorkeeper, Refusal, json_object, told_problem
 from rl_training.studio.folder import LARGEST_UPLOAD, WORK, Folder
@@ -206,8 +206,8 @@ class Studio:
     async def look(self, request: Request) -> Response:
         choice = await _log(request)
         seen = await run_in_threadpool(self.logs.look, choice)
-        path = self.folder.spelled(self.folder.existing(choice.file))
-        return _json({**seen.told(), "command": command_line(["data", "inspect", path, *choice.options()])})
+        words = ["data", "inspect", choice.spelled(self.folder), *choice.options()]
+        return _json({**seen.told(), "command": command_line(words)})
 
     async def episode(self, request: Request) -> Response:
         body = await json_object(request, LARGEST_BODY)
@@ -291,9 +291,10 @@ class Studio:
     async def act(self, request: Request) -> Response:
         body = await json_object(request, LARGEST_BODY)
         served = self.policies.served(body.get("policy"))
-        reply = asked(served, _mapping(body, "values"), _mapping(body, "inputs"))
+        values, inputs = _mapping(body, "values"), _mapping(body, "inputs")
+        reply = asked(served, values, inputs)
         path = self.folder.spelled(self.folder.existing(body.get("policy")))
-        return _json({**reply, "command": command_line(predict_words(path, served, body))})
+        return _json({**reply, "command": command_line(predict_words(path, served, values, inputs))})
 
     async def policy_episode(self, request: Request) -> Response:
         def told(served: Any, seen: Any, body: Facts) -> State:
@@ -320,43 +321,26 @@ class Studio:
         if page.suffix != ".html":
             raise Refusal(400, f"{shown(page.name)} is no page")
         answer = page.with_suffix(".json")
-        told: State = {"link": self.link(self.folder.name(page)), "sentence": None, "dials": []}
-        if not answer.is_file() or answer.stat().st_size > LARGEST_UPLOAD:
-            return _json(told)
-        return _json(told | await run_in_threadpool(_answer, answer))
+        known = answer.is_file() and answer.stat().st_size <= LARGEST_UPLOAD
+        told = await run_in_threadpool(_answer, answer) if known else {"sentence": None, "dials": []}
+        return _json({"link": self.link(self.folder.name(page)), **told})
 
 
 def _answer(file: Path) -> State:
-    from rl_training.core.files import parse_json
-
+    """What `auto.json` or `judge.json` says in one sentence, and where the dial was judged."""
     try:
         found = parse_json(file.read_bytes())
     except (OSError, ValueError):
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    judgement = found["judgement"] if isinstance(found.get("judgement"), dict) else found
-    reason = found.get("reason")
-    name = found.get("recommended")
-    sentence = None
-    if isinstance(reason, str):
-        sentence = (
-            f"Recommended: {name}. {reason}"
-            if isinstance(name, str)
-            else f"No policy is recommended. {reason}"
-        )
-    policies = judgement.get("policies")
-    listed = policies if isinstance(policies, list) else []
-    verdicts = [
-        f"{each.get('name')}: {each.get('sentence') or each.get('verdict')}"
-        for each in listed
-        if isinstance(each, dict)
-    ]
-    return {
-        "sentence": sentence or (verdicts[0] if len(verdicts) == 1 else None),
-        "verdicts": verdicts,
-        "dials": judgement.get("dials") or [],
+        found = None
+    facts: Facts = found if isinstance(found, dict) else {}
+    judgement = facts.get("judgement", facts)
+    listed = {
+        name: judgement.get(name) if isinstance(judgement, dict) else None for name in ("policies", "dials")
     }
+    policies, dials = (value if isinstance(value, list) else [] for value in listed.values())
+    only = policies[0] if len(policies) == 1 and isinstance(policies[0], dict) else {}
+    sentence = facts.get("sentence", only.get("sentence"))
+    return {"sentence": sentence, "recommended": facts.get("recommended"), "dials": dials}
 
 
 def _json(value: object) -> Response:

@@ -20,8 +20,12 @@ DEEPEST = 6
 """Folders inside each other that are looked into."""
 MOST_ENTRIES = 20_000
 """Files and folders that are looked at."""
+PAGES = ("auto", "judge", "report", "drift", "demo")
+"""How the names of pages begin that commands write."""
 LARGEST_UPLOAD = 512 * 2**20
 LONGEST_NAME = 200
+DATABASE = ".db"
+"""Ending of a decision log, which is a log too."""
 
 
 @dataclass
@@ -103,9 +107,9 @@ class Folder:
             own = folder.is_relative_to(self.root / WORK)
             for name in names:
                 path = folder / name
-                if name.lower().endswith(endings) and not is_run and not own:
+                if (name.lower().endswith(endings) and not is_run and not own) or name.endswith(DATABASE):
                     found.logs.append(self.name(path))
-                elif name.endswith(".html"):
+                elif name.endswith(".html") and (own or name.startswith(PAGES)):
                     found.pages.append(self.name(path))
                 elif name.endswith((".onnx", ".safetensors")) and is_policy_file(path):
                     found.policies.append(self.name(path))
@@ -137,6 +141,11 @@ class Folder:
             return path.is_file() and path.resolve().is_relative_to(self.root)
         except (OSError, RuntimeError):
             return False
+
+
+def log_address(name: str) -> str:
+    """A log as commands take it: a database by its address."""
+    return f"sqlite:{name}" if name.endswith(DATABASE) else name
 
 
 def _subfolders(folder: Path) -> set[str]:

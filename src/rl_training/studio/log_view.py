@@ -21,7 +21,7 @@ from rl_training.data.signals import log_with_signals
 from rl_training.data.tables.guess import guess_mapping, look_at, needs_mapping, with_levels
 from rl_training.runtime.offline_data import stated_spaces
 from rl_training.serve.safety import Refusal
-from rl_training.studio.folder import Folder
+from rl_training.studio.folder import Folder, log_address
 from rl_training.studio.orders import LogChoice
 
 LARGEST = 512 * 2**20
@@ -136,7 +136,7 @@ class LogReader:
             raise Refusal(
                 413, f"{path.name} is no file of up to {LARGEST // 2**20} MB: use rl-training data inspect"
             )
-        return path, source_location(str(path))
+        return path, source_location(log_address(str(path)))
 
     def guess(self, choice: LogChoice) -> State:
         """What the columns of a table seem to be; nothing of a log that says it itself."""
@@ -168,14 +168,14 @@ class LogReader:
             "columns": columns,
             "questions": guess.questions,
             "clear": clear,
-            "rows": guess.facts.rows_seen,
+            "missing_values": guess.empty_cells if guess.has_empty_cells else None,
         }
 
     def look(self, choice: LogChoice) -> SeenLog:
         """Read the whole log and say what is in it."""
         path, place = self.place(choice.file)
-        stamp = path.stat()
-        key = (choice, stamp.st_mtime_ns, stamp.st_size)
+        parts = [path, path.with_name(f"{path.name}-wal")]  # what a database has not yet moved into its file
+        key = (choice, *((each.stat().st_mtime_ns, each.stat().st_size) for each in parts if each.exists()))
         with self.lock, warnings.catch_warnings():
             if self.known is not None and self.known[0] == key:
                 return self.known[1]

@@ -13,7 +13,7 @@ from rl_training.core.errors import ConfigError, UserError, shown
 from rl_training.core.expressions import split_list
 from rl_training.core.registry import algorithm_facts, algorithm_names
 from rl_training.core.types import Facts, State
-from rl_training.studio.folder import Folder
+from rl_training.studio.folder import Folder, log_address
 
 CURVE_POINTS = 100
 """Rows of metrics that a training should write, so that its curve is smooth."""
@@ -58,6 +58,10 @@ class LogChoice(ConfigModel):
         }
         names = ("reward", "episode", "time", "terminated", "truncated", "operator")
         return told | {name: value for name in names if (value := getattr(self, name))}
+
+    def spelled(self, folder: Folder) -> str:
+        """The log as a command takes it."""
+        return log_address(folder.spelled(folder.existing(self.file)))
 
     @property
     def fields(self) -> State:
@@ -106,10 +110,9 @@ class Auto(Order):
     minutes: float = setting(20.0, "minutes of processor time", gt=0, le=10_000)
 
     def words(self, folder: Folder, out: Path) -> list[str]:
-        file = folder.spelled(folder.existing(self.log.file))
         return [
             "auto",
-            file,
+            self.log.spelled(folder),
             *self.log.options(),
             f"--minutes={self.minutes:g}",
             f"--out={folder.spelled(out)}",
@@ -132,7 +135,7 @@ class Train(Order):
             raise ConfigError(
                 f"algo must be one of {', '.join(offline_algorithms())}, got {shown(self.algo)}"
             )
-        words = ["train", f"--algo={self.algo}", f"--data={folder.spelled(folder.existing(self.log.file))}"]
+        words = ["train", f"--algo={self.algo}", f"--data={self.log.spelled(folder)}"]
         words += [*self.log.options(), f"--steps={self.steps}", f"--output-dir={folder.spelled(out)}"]
         words.append(f"--set=log_interval={max(1, self.steps // CURVE_POINTS)}")
         bounds = self.log.action_low or self.log.action_high
@@ -142,27 +145,30 @@ class Train(Order):
         return f"{self.algo}-{Path(self.log.file).stem}"
 
 
-class Judge(Order):
-    """Say how good a trained policy is, by its own log."""
+class OverRuns(Order):
+    """Something about one run or more."""
+
+    runs: tuple[str, ...] = setting(..., "the runs", longest=MOST_RUNS)
+
+    def named(self, folder: Folder) -> list[str]:
+        """The runs as a command takes them."""
+        if not self.runs:
+            raise ConfigError("runs must name at least one run")
+        return [folder.spelled(folder.existing(each)) for each in self.runs]
+
+    def about(self) -> str:
+        return Path(self.runs[0]).name if len(self.runs) == 1 else "runs"
+
+
+class Judge(OverRuns):
+    """Say how good trained policies are, by the log of the first."""
 
     kind = "judge"
     result = "judge.html"
-    run: str = setting(..., "the run")
-    updates: int | None = setting(
-        None, "updates of the value networks; null: as many as a judgement needs", ge=1
-    )
 
     def words(self, folder: Folder, out: Path) -> list[str]:
-        words = [
-            "judge",
-            folder.spelled(folder.existing(self.run)),
-            f"--out={folder.spelled(out / 'judge.html')}",
-        ]
-        words += [f"--json={folder.spelled(out / 'judge.json')}"]
-        return [*words, *([] if self.updates is None else [f"--set=updates={self.updates}"])]
-
-    def about(self) -> str:
-        return Path(self.run).name
+        page, numbers = (folder.spelled(out / f"judge.{each}") for each in ("html", "json"))
+        return ["judge", *self.named(folder), f"--out={page}", f"--json={numbers}"]
 
 
 class Export(Order):
@@ -213,34 +219,25 @@ class Drift(Order):
         return Path(self.policy).stem
 
 
-class Report(Order):
+class Report(OverRuns):
     """One page about runs."""
 
     kind = "report"
     result = "report.html"
-    runs: tuple[str, ...] = setting(..., "the runs", longest=MOST_RUNS)
 
     def words(self, folder: Folder, out: Path) -> list[str]:
-        runs = [folder.spelled(folder.existing(each)) for each in self.runs]
-        return ["report", *runs, f"--out={folder.spelled(out / 'report.html')}"]
-
-    def about(self) -> str:
-        return "runs"
+        return ["report", *self.named(folder), f"--out={folder.spelled(out / 'report.html')}"]
 
 
-class Compare(Order):
+class Compare(OverRuns):
     """Say which of two runs is better."""
 
     kind = "compare"
-    runs: tuple[str, ...] = setting(..., "two runs", longest=2)
 
     def words(self, folder: Folder, out: Path) -> list[str]:
         if len(self.runs) != 2:
             raise ConfigError(f"runs must be two, got {len(self.runs)}")
-        return ["compare", *(folder.spelled(folder.existing(each)) for each in self.runs)]
-
-    def about(self) -> str:
-        return "runs"
+        return ["compare", *self.named(folder)]
 
 
 ORDERS: dict[str, type[Order]] = {

@@ -95,10 +95,10 @@ def asked(served: Served, values: Facts, inputs: Facts) -> State:
     return sessions.act({**_columns(served, values), "reset": True}).reply
 
 
-def predict_words(path: str, served: Served, body: Facts) -> list[str]:
+def predict_words(path: str, served: Served, given: Facts, inputs: Facts) -> list[str]:
     """The command that asks the same of the same file."""
-    values = [number(body["values"].get(name)) or 0.0 for name in served.observations]
-    dial = number(body.get("inputs", {}).get("dial"))
+    values = [number(given.get(name)) or 0.0 for name in served.observations]
+    dial = number(inputs.get("dial"))
     turned = [] if dial is None else [f"--dial={dial:g}"]
     return ["predict", f"--checkpoint={path}", f"--obs={', '.join(f'{each:g}' for each in values)}", *turned]
 

@@ -120,8 +120,8 @@ export function command(text) {
     h("span", { class: "note" }, "The same on the command line"), h("code", { tabindex: "0" }, text));
 }
 
-export function table(header, rows, attributes = {}) {
-  return h("div", { class: "scroll", tabindex: "0", ...attributes }, h("table", {},
+export function table(header, rows) {
+  return h("div", { class: "scroll", tabindex: "0" }, h("table", {},
     h("thead", {}, h("tr", {}, header.map(name => h("th", { scope: "col" }, name)))),
     h("tbody", {}, rows.map(row => h("tr", {}, row.map(cell => h("td", {}, cell)))))));
 }

@@ -29,8 +29,8 @@ function asRequest(state) {
 const quoted = name => /[,(){}\[\]]/.test(name) ? `\`${name}\`` : name;
 const numbers = text => text ? text.split(/[\s;]+/).filter(Boolean).map(Number).filter(Number.isFinite) : [];
 
-export async function showLog(main, folder, { signal }) {
-  const picked = remembered("state"), earlier = chosenLog(folder), chosen = picked?.file || earlier?.file;
+export async function showLog(main, folder, { signal, query }) {
+  const picked = remembered("state"), earlier = chosenLog(folder), chosen = query.get("file") || picked?.file || earlier?.file;
   const below = h("div");
   const pick = async name => {
     put(below, h("p", { class: "note" }, "Reading the columns …"));
@@ -76,13 +76,12 @@ export async function showLog(main, folder, { signal }) {
 function newState(file, guess, request) {
   if (request && guess.columns.length) return asState(request, guess);
 
-  const missing = guess.columns.some(each => each.missing && each.role !== "unused");
   const actions = guess.columns.filter(each => each.role === "action");
   const same = key => new Set(actions.map(each => each[key])).size === 1;
   const piled = actions.length > 0 && actions.every(each => Math.max(...each.piles) > 0.005) && same("low") && same("high");
   return {
     file, columns: guess.columns.map(({ name, role, as_choice }) => ({ name, role, as_choice })),
-    missing: missing ? "hold" : "", low: piled ? actions[0].low : "", high: piled ? actions[0].high : "",
+    missing: guess.missing_values || "", low: piled ? actions[0].low : "", high: piled ? actions[0].high : "",
   };
 }
 

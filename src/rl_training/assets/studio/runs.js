@@ -1,5 +1,5 @@
-// Every run of the directory; two compared, several in a report.
-import { button, command, follow, h, number, post, problem, put, say, table } from "./dom.js";
+// Every run of the directory; several judged by their log, compared, in a report.
+import { button, command, follow, h, number, post, problem, put, table } from "./dom.js";
 
 export async function showRuns(main, folder, { signal, query, again }) {
   if (!folder.runs.length) {
@@ -20,8 +20,7 @@ export async function showRuns(main, folder, { signal, query, again }) {
   });
   const same = h("div");
   const preview = async () => {
-    const kind = chosen.size === 2 ? "compare" : "report";
-    put(same, chosen.size > 0 && command((await post("command", { kind, settings: { runs: [...chosen] } })).command));
+    put(same, chosen.size > 0 && command((await post("command", { kind: "judge", settings: { runs: [...chosen] } })).command));
   };
   const begin = kind => async () => {
     const work = await post("start", { kind, settings: { runs: [...chosen] } });
@@ -29,8 +28,9 @@ export async function showRuns(main, folder, { signal, query, again }) {
   };
   const result = h("section");
   main.append(table(["run", "algorithm", "steps", "ended by", "value or return"], rows), note,
-    h("p", { class: "row" }, button("Compare two", begin("compare")), button("Report", begin("report"))), same, result);
-  const done = folder.work.filter(each => ["compare", "report"].includes(each.kind) && !each.problem);
+    h("p", { class: "row" }, button("Judge by the log", begin("judge"), { class: "main" }), button("Compare two", begin("compare")),
+      button("Report", begin("report"))), same, result);
+  const done = folder.work.filter(each => ["compare", "report", "judge"].includes(each.kind) && !each.problem);
   const name = query.get("work") || done[0]?.name;
   if (name) follow(`work/${encodeURIComponent(name)}/events`, signal, work => put(result,
     h("h2", {}, work.name, h("span", { class: `state ${work.state}` }, work.state)),

@@ -1,5 +1,5 @@
 // Take the policy away, or let it run beside the machine and watch what it writes down.
-import { button, choose, command, field, get, h, number, post, problem, put, remember, remembered, say, table } from "./dom.js";
+import { button, choose, command, field, get, h, number, post, problem, put, remember, remembered, table } from "./dom.js";
 
 export async function showShip(main, folder, { signal, again }) {
   const names = folder.policies.map(each => each.name);
@@ -46,6 +46,7 @@ async function watch(place, work, folder, signal, again) {
         const begun = await post("start", { kind: "drift", settings: { decisions: told.log, policy: told.policy } });
         location.hash = `#/verdict?work=${encodeURIComponent(begun.name)}`;
       }),
+      work.state !== "failed" && h("a", { href: `#/log?file=${encodeURIComponent(`studio/${work.name}/decisions.db`)}` }, "Learn from its decisions"),
       pages.map(each => h("a", { href: `#/verdict?page=${encodeURIComponent(each.pages[0].name)}` }, `Page ${each.name}`))),
     work.state === "failed" && h("pre", { tabindex: "0" }, work.output), command(work.command));
   let last = "";

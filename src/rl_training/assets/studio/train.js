@@ -86,8 +86,11 @@ function draw(place, work, metric, again) {
   const select = choose(names.map(each => [each, each.replaceAll("_", " ")]), metric.chosen, value => { metric.chosen = value; draw(place, work, metric, again); });
   select.dataset.keep = "metric";
   put(place, h("h2", {}, work.name, h("span", { class: `state ${work.state}` }, WORDS[work.state])),
-    runs.length > 0 && h("p", {}, h("progress", { max: Math.max(1, runs.length), value: done, "aria-label": "Progress of the trainings" }), " ",
-      runs.map(run => `${short(run.name)} ${number(run.step)}${run.total ? ` of ${number(run.total)}` : ""}`).join(" · ")),
+    runs.length > 0 && h("p", {}, h("progress", { max: Math.max(work.planned, runs.length), value: done, "aria-label": "Progress of the trainings" }), " ",
+      work.planned > 1 ? `${runs.filter(run => run.state !== "unfinished").length} of ${work.planned} trainings done. ` : "",
+      runs.filter(run => run.state === "unfinished" || work.planned < 2)
+        .map(run => `${short(run.name)}: ${number(run.step)}${run.total ? ` of ${number(run.total)}` : ""} steps`).join(", ")),
+    work.state === "running" && work.output && h("p", { class: "note" }, work.output.split("\n").pop()),
     names.length > 0 && field("Curve", select),
     names.length > 0 && chart(metric.chosen.replaceAll("_", " "), runs.filter(run => run.curves[metric.chosen]).map((run, index) =>
       ({ label: short(run.name), color: index, points: run.curves[metric.chosen] })), { xLabel: "gradient steps", height: 240 }),
@@ -100,4 +103,5 @@ function draw(place, work, metric, again) {
   if (focused) place.querySelector(`[data-keep="${focused}"]`)?.focus();
 }
 
-const short = name => name.split("/").pop();
+// Of a search the training, of anything else the run.
+const short = name => name.includes("/runs/") ? name.split("/runs/")[1].split("/")[0] : name.split("/").pop();

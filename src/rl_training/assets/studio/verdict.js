@@ -1,10 +1,11 @@
 // The page of a judgement in a frame that can run nothing, its sentence, and value against dial.
-import { button, choose, command, field, follow, h, number, post, problem, put, remember, remembered, say, table } from "./dom.js";
+import { button, choose, command, field, follow, h, number, post, problem, put, remember, remembered, say } from "./dom.js";
 import { chart } from "./charts.js";
 
 export async function showVerdict(main, folder, { signal, query, again }) {
   const work = folder.work.find(each => each.name === query.get("work"));
-  const wanted = query.get("page") || work?.pages?.[0]?.name || folder.pages.map(each => each.name).find(each => /(auto|judge)\.html$/.test(each));
+  const wanted = query.get("page") || work?.pages?.[0]?.name
+    || [...folder.work.flatMap(each => each.pages || []), ...folder.pages].map(each => each.name).find(each => /(auto|judge)\.html$/.test(each));
   if (work && !work.pages?.length) main.append(...follow_up(work, signal, again));
   const runs = folder.runs.filter(each => !each.problem && each.state !== "unfinished");
   const shown = h("section");
@@ -14,10 +15,14 @@ export async function showVerdict(main, folder, { signal, query, again }) {
   const judge = h("section", {}, h("h2", {}, "Judge a run"));
   if (runs.length) {
     let run = work?.runs?.[0]?.name || runs[0].name;
-    judge.append(field("Run", choose(runs.map(each => [each.name, each.name]), run, name => { run = name; })),
-      button("Judge it", async () => begin({ kind: "judge", settings: { run } })), " ",
+    judge.append(field("Run", choose(runs.map(each => [each.name, each.name]), run, name => { run = name; preview(); })),
+      button("Judge it", async () => begin({ kind: "judge", settings: { runs: [run] } })), " ",
       button("Write its policy file", async () => begin({ kind: "export", settings: { run } })));
+    const same = h("div");
+    const preview = async () => put(same, command((await post("command", { kind: "judge", settings: { runs: [run] } })).command));
+    judge.append(same);
     main.append(judge);
+    preview();
   }
   const begin = async order => {
     const begun = await post("start", order);
@@ -28,7 +33,7 @@ export async function showVerdict(main, folder, { signal, query, again }) {
       const verdict = await post("verdict", { page: name });
       if (signal.aborted) return;
       const maker = folder.work.find(each => (each.pages || []).some(page => page.name === name));
-      put(shown, verdict.sentence && h("p", { class: "answer" }, verdict.sentence), ...dials(verdict.dials),
+      put(shown, verdict.sentence && h("p", { class: "answer" }, verdict.sentence), ...dials(verdict),
         h("iframe", { src: verdict.link, title: `The page ${name}`, sandbox: "" }),
         h("p", {}, h("a", { href: verdict.link, target: "_blank", rel: "noopener" }, "Open it alone"), " · ",
           h("a", { href: "#/whatif" }, "Go on: what if")), maker && command(maker.command));
@@ -56,16 +61,17 @@ function follow_up(work, signal, again) {
   return [place, work.policies?.length > 0 && h("p", {}, h("a", { class: "next", href: "#/whatif" }, `${work.policies[0].name} is written. Go on: what if`))].filter(Boolean);
 }
 
-function dials(curves) {
-  return curves.filter(each => Array.isArray(each.positions) && each.positions.length > 1).map(curve => {
+function dials({ dials, recommended }) {
+  return dials.filter(each => Array.isArray(each.positions) && each.positions.length > 1).map(curve => {
     const at = h("output"), shown = h("div");
-    const chosen = remembered("dial") ?? curve.recommended ?? curve.positions[0].dial;
-    const slider = h("input", { type: "range", min: 0, max: 1, step: 0.05, value: chosen, oninput: () => turn() });
+    const taken = curve.positions.find(each => each.name === recommended)?.dial;
+    const chosen = remembered("dial") ?? taken ?? curve.recommended ?? curve.positions[0].dial;
+    const slider = h("input", { type: "range", min: 0, max: 1, step: 0.05, value: chosen,
+      oninput: () => { remember("dial", Number(slider.value)); turn(); } });
     const turn = () => {
-      remember("dial", Number(slider.value));
       at.textContent = `${number(Number(slider.value))}: what-if and the shadow start here`;
       put(shown, chart(`Value against dial, ${curve.name}`, ["low", "value", "high"].map((key, index) =>
-        ({ label: key, color: 0, dashed: key !== "value", points: curve.positions.map(each => [each.dial, each[key]]) })),
+        ({ label: key === "value" ? key : `${key} end of the interval`, color: 0, dashed: key !== "value", points: curve.positions.map(each => [each.dial, each[key]]) })),
         { xLabel: "0: as today, 1: as good as the model believes", at: Number(slider.value) }));
     };
     turn();

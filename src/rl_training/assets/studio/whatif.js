@@ -1,5 +1,5 @@
 // Sliders for what the policy observes; its action at once. And a logged episode, beside what it would have done.
-import { button, choose, chosenLog, command, field, h, number, post, problem, put, remember, remembered, say } from "./dom.js";
+import { button, choose, chosenLog, command, field, h, number, post, problem, put, remember, remembered } from "./dom.js";
 import { chart } from "./charts.js";
 
 export async function showWhatIf(main, folder, { signal, query }) {
@@ -124,4 +124,5 @@ function drawEpisode(place, name, log, inputs, told, columns, signal) {
   put(place, h("h2", {}, "An episode of the log"),
     h("p", { class: "note" }, "What the policy would have done in the logged states; before each step it is told what was really done."),
     h("div", { class: "row" }, field("Episode", index), button("Show", open), play), field("Step", step), where, pictures);
+  open().catch(wrong => put(pictures, problem(wrong.message)));
 }

@@ -13,6 +13,7 @@ from rl_training.core.errors import markdown_text, plain_text
 from rl_training.core.signals import Signals
 from rl_training.core.spaces import Choice, FeatureNames, choices_from, level_text
 from rl_training.core.types import Facts
+from rl_training.policies.acting import COUNTED
 
 
 @dataclass(frozen=True)
@@ -347,9 +348,14 @@ def past_lines(metadata: Facts) -> dict[str, str]:
 
 
 def inputs_text(metadata: Facts) -> str:
-    """A row for each number that is chosen while it runs."""
+    """A row for each number that is chosen or counted while it runs."""
+    texts = (metadata.get("counter") or {}).get("signals", ())
+    counted = {name: f", {code(text)}" for name, text in zip(COUNTED, texts, strict=False)}
     return "".join(
-        f"| input {code(each['name'])} | one number from {each['low']:g} to {each['high']:g}, chosen at "
+        f"| input {code(each['name'])} | of this episode before this step{counted.get(each['name'], '')}; "
+        f"{'a controller of rl_training counts it' if counted else 'yours to count'}; shape `[batch, 1]` |\n"
+        if each.get("counted")
+        else f"| input {code(each['name'])} | one number from {each['low']:g} to {each['high']:g}, chosen at "
         f"every step; {each['default']:g} where nobody chooses; shape `[batch, 1]` |\n"
         for each in metadata.get("inputs", ())
     )
