@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -165,6 +166,10 @@ def test_a_file_is_handed_out_by_its_own_address_only(ask: Callable[..., Answer]
     assert ask(studio.link("../secret.csv")).status == 403, "not even with a right key"
 
 
+def full(path: Path) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_log_is_taken_into_the_directory(
     ask: Callable[..., Answer], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +184,10 @@ def test_a_log_is_taken_into_the_directory(
         ("a%0Ab.csv", 400), ("a%2F..%2F..%2Fb.csv", 405),
     ):  # fmt: skip
         assert ask(f"/api/upload/{name}", b"x", method="PUT").status == status, name
+    monkeypatch.setattr(app_module, "replacing", full)
+    told = ask("/api/upload/full.csv", b"x", method="PUT")
+    assert told.status == 400 and "No space left" in told.value["error"]
+    monkeypatch.undo()
     monkeypatch.setattr(app_module, "LARGEST_UPLOAD", 10)
     assert ask("/api/upload/long.csv", b"x" * 11, method="PUT").status == 413
     assert sorted(path.name for path in directory.iterdir()) == ["log.csv", "new.csv"]
@@ -484,12 +493,17 @@ def test_the_decisions_of_a_shadow_are_counted(exported: Path) -> None:
     place.mkdir(parents=True)
     settings = {"policy": "policy.safetensors", "port": 1}
     (place / "order.json").write_text(json.dumps({"kind": "serve", "settings": settings}))
+    app = Studio(Folder.of(exported), TOKEN).app()
+    for content, status in ((b"", 200), (b"no database" * 100, 400)):
+        (place / "decisions.db").write_bytes(content)  # as it is for a moment, and as it never should be
+        told = request(app, "GET", "/api/work/serve-policy/decisions", authorization=f"Bearer {TOKEN}")
+        assert told.status == status and told.value.get("count", 0) == 0
+    (place / "decisions.db").unlink()
     service = Service.of(exported / "policy.safetensors", None, "shadow", str(place / "decisions.db"), 60.0)
     for value in (0.5, None):
         service.act({"session": "a", "obs_0": value, "obs_1": 0.5})
     assert service.decisions is not None
     service.decisions.close()
-    app = Studio(Folder.of(exported), TOKEN).app()
     told = request(app, "GET", "/api/work/serve-policy/decisions", authorization=f"Bearer {TOKEN}").value
     assert (told["count"], told["flagged"], told["address"]) == (2, 1, "http://127.0.0.1:1")
     assert told["header"][:5] == ["at", "session", "step", "obs_0", "obs_1"] and told["rows"][1][3] == 0.5

@@ -10,7 +10,6 @@ import mimetypes
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -26,7 +25,7 @@ from rl_training.core.files import parse_json, plain_json, replacing
 from rl_training.core.types import Facts, State
 from rl_training.serve.safety import Doorkeeper, Refusal, json_object, told_problem
 from rl_training.studio.folder import LARGEST_UPLOAD, WORK, Folder
-from rl_training.studio.log_view import LogReader
+from rl_training.studio.log_view import LogReader, SeenLog
 from rl_training.studio.orders import LogChoice, Shadow, command_line, offline_algorithms, read_order
 from rl_training.studio.policies import (
     OpenPolicies,
@@ -62,7 +61,6 @@ PAGE_POLICY = (
 SHOWN_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
 """For pages that lie in the directory: no script, no address of ours, shown in a frame of this page alone."""
 
-Found = TypeVar("Found")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -103,31 +101,40 @@ class Studio:
         self.logs, self.policies = LogReader(folder), OpenPolicies(folder)
 
     def app(self) -> ASGIApp:
-        api: dict[str, tuple[str, Handler]] = {
-            "folder": ("GET", self.everything),
-            "upload/{name}": ("PUT", self.upload),
-            "log/guess": ("POST", self.guess),
-            "log/look": ("POST", self.look),
-            "log/episode": ("POST", self.episode),
-            "command": ("POST", self.command),
-            "start": ("POST", self.start),
-            "work/{name}": ("GET", self.work),
-            "work/{name}/events": ("GET", self.events),
-            "work/{name}/stop": ("POST", self.stop),
-            "work/{name}/go-on": ("POST", self.go_on),
-            "work/{name}/decisions": ("GET", self.decisions),
-            "policy": ("POST", self.policy),
-            "policy/act": ("POST", self.act),
-            "policy/episode": ("POST", self.policy_episode),
-            "verdict": ("POST", self.verdict),
+        asked: dict[str, Callable[[Facts], State]] = {
+            "log/guess": self.guess,
+            "log/look": self.look,
+            "log/episode": self.episode,
+            "command": self.command,
+            "start": self.start,
+            "policy": self.policy,
+            "policy/act": self.act,
+            "policy/episode": self.policy_episode,
+            "verdict": self.verdict,
         }
-        routes = [Route(f"/api/{path}", handle, methods=[method]) for path, (method, handle) in api.items()]
-        routes += [Route("/file/{key}/{name:path}", self.file), Route("/{name:path}", self.asset)]
+        about_work: dict[str, tuple[str, Callable[[str], State]]] = {
+            "": ("GET", self.work),
+            "/decisions": ("GET", self.decisions),
+            "/stop": ("POST", self.stop),
+            "/go-on": ("POST", self.go_on),
+        }
+        routes = [
+            Route("/api/folder", _answering(lambda _: self.everything())),
+            Route("/api/upload/{name}", self.upload, methods=["PUT"]),
+            Route("/api/work/{name}/events", self.events),
+            *(Route(f"/api/{path}", _with_body(tell), methods=["POST"]) for path, tell in asked.items()),
+            *(
+                Route(f"/api/work/{{name}}{path}", _answering(tell), methods=[method])
+                for path, (method, tell) in about_work.items()
+            ),
+            Route("/file/{key}/{name:path}", self.file),
+            Route("/{name:path}", self.asset),
+        ]
 
         async def told(_: Request, problem: Exception) -> Response:
             return told_problem(problem if isinstance(problem, UserError) else UserError(str(problem)))
 
-        app = Starlette(routes=routes, exception_handlers={UserError: told})
+        app = Starlette(routes=routes, exception_handlers={UserError: told, OSError: told})
         return Gate(app, Doorkeeper("127.0.0.1", self.token))
 
     # ---- the page, and files that lie in the directory
@@ -161,10 +168,7 @@ class Studio:
 
     # ---- what is there
 
-    async def everything(self, _: Request) -> Response:
-        return _json(await run_in_threadpool(self._everything))
-
-    def _everything(self) -> State:
+    def everything(self) -> State:
         found = self.folder.found()
         return {
             "directory": str(self.folder.root),
@@ -172,7 +176,7 @@ class Studio:
             "runs": [_or_problem(name, self._run) for name in found.runs],
             "pages": [self._linked(name) for name in found.pages],
             "policies": [self._linked(name) for name in found.policies],
-            "work": [_or_problem(each.name, self._work) for each in all_work(self.folder)],
+            "work": [_or_problem(each.name, self.work) for each in all_work(self.folder)],
             "algorithms": offline_algorithms(),
         }
 
@@ -200,48 +204,38 @@ class Studio:
 
     # ---- logs
 
-    async def guess(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self.logs.guess, await _log(request)))
+    def guess(self, body: Facts) -> State:
+        return self.logs.guess(LogChoice.build(body))
 
-    async def look(self, request: Request) -> Response:
-        choice = await _log(request)
-        seen = await run_in_threadpool(self.logs.look, choice)
+    def look(self, body: Facts) -> State:
+        choice = LogChoice.build(body)
         words = ["data", "inspect", choice.spelled(self.folder), *choice.options()]
-        return _json({**seen.told(), "command": command_line(words)})
+        return {**self.logs.look(choice).told(), "command": command_line(words)}
 
-    async def episode(self, request: Request) -> Response:
-        body = await json_object(request, LARGEST_BODY)
-        seen = await run_in_threadpool(self.logs.look, LogChoice.build(_mapping(body, "log")))
-        return _json(seen.episode_told(_index(body)))
+    def episode(self, body: Facts) -> State:
+        return self.logs.look(LogChoice.build(_mapping(body, "log"))).episode_told(_index(body))
 
     # ---- what runs
 
-    async def command(self, request: Request) -> Response:
+    def command(self, body: Facts) -> State:
         """The command line of what would be started."""
-        order = read_order(await json_object(request, LARGEST_BODY))
-        place = self.folder.path(f"{WORK}/{order.kind}")
-        return _json({"command": command_line(order.words(self.folder, place))})
+        order = read_order(body)
+        return {"command": command_line(order.words(self.folder, self.folder.path(f"{WORK}/{order.kind}")))}
 
-    async def start(self, request: Request) -> Response:
-        order = read_order(await json_object(request, LARGEST_BODY))
-        return _json(self._work(start_work(self.folder, order).name))
+    def start(self, body: Facts) -> State:
+        return self.work(start_work(self.folder, read_order(body)).name)
 
-    async def work(self, request: Request) -> Response:
-        return _json(self._work(request.path_params["name"]))
-
-    def _work(self, name: str) -> State:
+    def work(self, name: str) -> State:
         told = work_called(self.folder, name).told()
-        for kind in ("pages", "policies"):
-            told[kind] = [self._linked(each) for each in told[kind]]
-        return told
+        return told | {kind: [self._linked(each) for each in told[kind]] for kind in ("pages", "policies")}
 
-    async def stop(self, request: Request) -> Response:
-        work_called(self.folder, request.path_params["name"]).stop()
-        return _json({})
+    def stop(self, name: str) -> State:
+        work_called(self.folder, name).stop()
+        return {}
 
-    async def go_on(self, request: Request) -> Response:
-        work_called(self.folder, request.path_params["name"]).go_on()
-        return _json({})
+    def go_on(self, name: str) -> State:
+        work_called(self.folder, name).go_on()
+        return {}
 
     async def events(self, request: Request) -> Response:
         """All that is known of a piece of work, again whenever it has changed, until it has ended."""
@@ -252,7 +246,7 @@ class Studio:
             last, quiet = "", 0.0
             while True:
                 try:
-                    told = await run_in_threadpool(self._work, name)
+                    told = await run_in_threadpool(self.work, name)
                 except UserError as problem:
                     yield f"event: problem\ndata: {json.dumps(str(problem))}\n\n"
                     return
@@ -270,10 +264,8 @@ class Studio:
 
         return StreamingResponse(changes(), media_type="text/event-stream")
 
-    async def decisions(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self._decisions, request.path_params["name"]))
-
-    def _decisions(self, name: str) -> State:
+    def decisions(self, name: str) -> State:
+        """What a shadow has written down."""
         work = work_called(self.folder, name)
         order = work.order
         if not isinstance(order, Shadow):
@@ -283,53 +275,40 @@ class Studio:
         address = f"http://127.0.0.1:{order.port}"
         return {"address": address, "log": self.folder.name(place), "policy": order.policy, **told}
 
-    # ---- what if
+    # ---- what if, and verdicts
 
-    async def policy(self, request: Request) -> Response:
-        return _json(await self._about_policy(request, lambda served, seen, body: policy_told(served, seen)))
+    def policy(self, body: Facts) -> State:
+        return policy_told(self.policies.served(body.get("policy")), self._log_of(body))
 
-    async def act(self, request: Request) -> Response:
-        body = await json_object(request, LARGEST_BODY)
-        served = self.policies.served(body.get("policy"))
-        values, inputs = _mapping(body, "values"), _mapping(body, "inputs")
-        reply = asked(served, values, inputs)
+    def act(self, body: Facts) -> State:
+        served, inputs = self.policies.served(body.get("policy")), _mapping(body, "inputs")
         path = self.folder.spelled(self.folder.existing(body.get("policy")))
-        return _json({**reply, "command": command_line(predict_words(path, served, values, inputs))})
+        values = _mapping(body, "values")
+        command = command_line(predict_words(path, served, values, inputs))
+        return {**asked(served, values, inputs), "command": command}
 
-    async def policy_episode(self, request: Request) -> Response:
-        def told(served: Any, seen: Any, body: Facts) -> State:
-            if seen is None:
-                raise UserError("choose the log that the episode is of")
-            return along_episode(served, seen, _index(body), _mapping(body, "inputs"))
-
-        return _json(await self._about_policy(request, told))
-
-    async def _about_policy(self, request: Request, tell: Callable[[Any, Any, Facts], State]) -> State:
-        body = await json_object(request, LARGEST_BODY)
+    def policy_episode(self, body: Facts) -> State:
+        seen = self._log_of(body)
+        if seen is None:
+            raise UserError("choose the log that the episode is of")
         served = self.policies.served(body.get("policy"))
-        log = body.get("log")
-        choice = None if log is None else LogChoice.build(_mapping(body, "log"))
+        return along_episode(served, seen, _index(body), _mapping(body, "inputs"))
 
-        def work() -> State:
-            return tell(served, None if choice is None else self.logs.look(choice), body)
+    def _log_of(self, body: Facts) -> SeenLog | None:
+        return None if body.get("log") is None else self.logs.look(LogChoice.build(_mapping(body, "log")))
 
-        return await run_in_threadpool(work)
-
-    async def verdict(self, request: Request) -> Response:
+    def verdict(self, body: Facts) -> State:
         """The answer beside a page of auto or judge: its sentence, and value against dial."""
-        page = self.folder.existing((await json_object(request, LARGEST_BODY)).get("page"))
+        page = self.folder.existing(body.get("page"))
         if page.suffix != ".html":
             raise Refusal(400, f"{shown(page.name)} is no page")
-        answer = page.with_suffix(".json")
-        known = answer.is_file() and answer.stat().st_size <= LARGEST_UPLOAD
-        told = await run_in_threadpool(_answer, answer) if known else {"sentence": None, "dials": []}
-        return _json({"link": self.link(self.folder.name(page)), **told})
+        return {"link": self.link(self.folder.name(page)), **_answer(page.with_suffix(".json"))}
 
 
 def _answer(file: Path) -> State:
     """What `auto.json` or `judge.json` says in one sentence, and where the dial was judged."""
     try:
-        found = parse_json(file.read_bytes())
+        found = parse_json(file.read_bytes()) if file.stat().st_size <= LARGEST_UPLOAD else None
     except (OSError, ValueError):
         found = None
     facts: Facts = found if isinstance(found, dict) else {}
@@ -347,8 +326,22 @@ def _json(value: object) -> Response:
     return JSONResponse(plain_json(value))
 
 
-async def _log(request: Request) -> LogChoice:
-    return LogChoice.build(await json_object(request, LARGEST_BODY))
+def _with_body(tell: Callable[[Facts], State]) -> Handler:
+    """Answers a request by what it holds, beside the loop that answers all others."""
+
+    async def endpoint(request: Request) -> Response:
+        return _json(await run_in_threadpool(tell, await json_object(request, LARGEST_BODY)))
+
+    return endpoint
+
+
+def _answering(tell: Callable[[str], State]) -> Handler:
+    """Answers a request by the name in its address."""
+
+    async def endpoint(request: Request) -> Response:
+        return _json(await run_in_threadpool(tell, request.path_params.get("name", "")))
+
+    return endpoint
 
 
 def _mapping(body: Facts, key: str) -> Facts:

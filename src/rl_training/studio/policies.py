@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -30,17 +32,19 @@ class OpenPolicies:
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
+        self.lock = threading.Lock()
         self.known: dict[tuple[Path, int, int], Served] = {}
 
     def served(self, name: object) -> Served:
         path = self.folder.existing(name)
         found = path.stat()
         key = (path, found.st_mtime_ns, found.st_size)
-        if key not in self.known:
-            while len(self.known) >= KEPT:
-                del self.known[next(iter(self.known))]
-            self.known[key] = open_served(path)
-        return self.known[key]
+        with self.lock:
+            if key not in self.known:
+                while len(self.known) >= KEPT:
+                    del self.known[next(iter(self.known))]
+                self.known[key] = open_served(path)
+            return self.known[key]
 
 
 def policy_told(served: Served, seen: SeenLog | None) -> State:
@@ -139,12 +143,22 @@ def decisions_told(place: Path, served: Served) -> State:
     told: State = {"count": 0, "flagged": 0, "header": [], "rows": [], "example": example}
     if not place.is_file():
         return told
-    with closing(open_database(str(place))) as database:
-        columns = [each for each in database.columns() if each not in OWN_COLUMNS]
-        header = ["at", "session", "step", *columns, "flagged"]
-        ((count, flagged),) = database.rows(f"select count(*), sum(flagged) from {TABLE}")
-        listed = ", ".join(map(quoted, header))
-        rows = database.rows(f"select {listed} from {TABLE} order by at desc limit {LAST_DECISIONS}")
+    try:
+        with closing(open_database(str(place))) as database:
+            if not (names := database.columns()):  # the file is there a moment before its table
+                return told
+            header = [
+                "at",
+                "session",
+                "step",
+                *(name for name in names if name not in OWN_COLUMNS),
+                "flagged",
+            ]
+            ((count, flagged),) = database.rows(f"select count(*), sum(flagged) from {TABLE}")
+            listed = ", ".join(map(quoted, header))
+            rows = database.rows(f"select {listed} from {TABLE} order by at desc limit {LAST_DECISIONS}")
+    except sqlite3.Error as problem:
+        raise UserError(f"{place.name} cannot be read: {problem}") from problem
     return {**told, "count": count, "flagged": flagged or 0, "header": header, "rows": list(map(list, rows))}
 
 

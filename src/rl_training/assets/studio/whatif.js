@@ -36,7 +36,7 @@ function logOf(folder, policy) {
 async function drawPolicy(below, name, log, told, signal) {
   const values = {}, inputs = {};
   const same = h("div"), outputs = h("div", { class: "outputs" }), note = h("p", { role: "status" });
-  let asking = false, asked = false;
+  let asking = false, asked = false, turned = null, again = null;
   const ask = async () => {
     if (asking) { asked = true; return; }
     asking = true;
@@ -69,7 +69,14 @@ async function drawPolicy(below, name, log, told, signal) {
     (each.range[0] + each.range[1]) / 2, value => { values[each.name] = value; }));
   const dial = remembered("dial");
   const dials = told.inputs.map(each => slider(each.name, "", [each.low, each.high],
-    each.name === "dial" && dial !== null ? dial : each.default, value => { inputs[each.name] = value; if (each.name === "dial") remember("dial", value); }));
+    each.name === "dial" && dial !== null ? dial : each.default, value => {
+      const first = inputs[each.name] === undefined;
+      inputs[each.name] = value;
+      if (first) return;
+      if (each.name === "dial") remember("dial", value);
+      clearTimeout(turned);
+      turned = setTimeout(() => again?.(), 400);
+    }));
   const played = h("section");
   put(below,
     h("p", { class: "note" }, `${told.algo}, ${told.guarded ? "with a guard" : "without a guard"}${told.remembers ? "; it remembers: the sliders stand for the beginning of an episode" : ""}.`),
@@ -79,7 +86,7 @@ async function drawPolicy(below, name, log, told, signal) {
     same, played,
     h("p", {}, h("a", { class: "next", href: "#/ship" }, "Go on: ship")));
   await ask();
-  if (log) drawEpisode(played, name, log, inputs, told, columns, signal);
+  if (log) again = drawEpisode(played, name, log, inputs, told, columns, signal);
 }
 
 function drawAction(action, value) {
@@ -109,7 +116,7 @@ function drawEpisode(place, name, log, inputs, told, columns, signal) {
   const open = async () => {
     steps = (await post("policy/episode", { policy: name, log, index: Math.max(0, Math.round(Number(index.value) || 0)), inputs })).steps;
     step.max = String(steps.length - 1);
-    go(0);
+    go(Math.min(Number(step.value), steps.length - 1));
   };
   const play = button("Play", async () => {
     if (timer !== null) { pause(); return; }
@@ -123,6 +130,8 @@ function drawEpisode(place, name, log, inputs, told, columns, signal) {
   });
   put(place, h("h2", {}, "An episode of the log"),
     h("p", { class: "note" }, "What the policy would have done in the logged states; before each step it is told what was really done."),
-    h("div", { class: "row" }, field("Episode", index), button("Show", open), play), field("Step", step), where, pictures);
-  open().catch(wrong => put(pictures, problem(wrong.message)));
+    h("div", { class: "row" }, field("Episode", index), button("Show", async () => { step.value = "0"; await open(); }), play), field("Step", step), where, pictures);
+  const show = () => open().catch(wrong => put(pictures, problem(wrong.message)));
+  show();
+  return show;
 }
