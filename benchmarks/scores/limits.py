@@ -103,7 +103,7 @@ def tank(seed: int, runs: int, episodes: int) -> Task:
 
     settings = {**bounds, "costs": costs}
     limits = ("0.3", "0.4", "0.6")
-    return Task("tank", log, settings, "hot", limits, MINUTES, gamma, (0.03, 0.1, 0.3), play)
+    return Task("tank", log, settings, "hot", limits, MINUTES, gamma, (0.1, 0.3, 1.0), play)
 
 
 # ---- a ball that circles
@@ -184,6 +184,8 @@ TASKS: dict[str, Callable[[int, int, int], Task]] = {"tank": tank, "ball": ball}
 
 # ---- what is learned
 
+METHODS = ("BC", "IQL", "LION", "CAPS")
+
 
 def agents(
     task: Task, seed: int, options: argparse.Namespace
@@ -217,12 +219,18 @@ def agents(
 
     no_gamma = {name: value for name, value in short.items() if name != "gamma"}
     limits = {"limits": {task.cost: task.middle}}
-    yield "BC", learned(rl_training.BC, **no_gamma), {}
-    yield "BC-safe", learned(rl_training.BC, **no_gamma, **limits, episodes_within_limits=True), {}
-    for weight in (0.0, *task.weights):
+    if "BC" in options.methods:
+        yield "BC", learned(rl_training.BC, **no_gamma), {}
+        yield "BC-safe", learned(rl_training.BC, **no_gamma, **limits, episodes_within_limits=True), {}
+    for weight in options.weights or (0.0, *task.weights):
         priced = {"penalty": {task.cost: weight}} if weight else {}
-        yield f"IQL, weight {weight:g}", learned(rl_training.IQL, **short, **priced), {}
+        if "IQL" in options.methods:
+            yield f"IQL, weight {weight:g}", learned(rl_training.IQL, **short, **priced), {}
+        if "LION" not in options.methods:
+            continue
         yield f"LION, weight {weight:g}", learned(rl_training.LION, **{**shared, **stages}, **priced), {}
+    if "CAPS" not in options.methods:
+        return
     policy = learned(rl_training.CAPS, **short, **limits, episode_steps=task.steps)
     for limit in task.limits:
         yield f"CAPS at {limit}", policy, {"limit": task.bound(limit)}
@@ -271,6 +279,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=TASKS, default="tank")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--weights", type=float, nargs="+", help="of penalties, 0 for none")
     parser.add_argument("--runs", type=int, default=120, help="episodes in the log")
     parser.add_argument("--episodes", type=int, default=500, help="new episodes for the truth")
     parser.add_argument("--updates", type=int, default=3000)

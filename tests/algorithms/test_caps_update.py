@@ -248,8 +248,10 @@ def test_what_was_really_done_counts_and_what_is_told_wins() -> None:
     controller.act(SEEN[0])
     step = controller.act(SEEN[1], applied=[0.0, 1.0])
     np.testing.assert_array_equal(step.action, policy.predict(SEEN[1], spent=1.0, steps=1))
-    told = controller.act(SEEN[2], spent=2.9, steps=9, limit=3.5)
-    np.testing.assert_array_equal(told.action, policy.predict(SEEN[2], spent=2.9, steps=9, limit=3.5))
+    told = {"spent": 100.0, "steps": 0.0, "limit": 90.0}
+    found = np.stack([controller.act(obs, **told).action for obs in SEEN])
+    np.testing.assert_array_equal(found, policy.predict(SEEN, **told))
+    assert (found != policy.predict(SEEN, spent=0.0, limit=90.0)).any()
 
 
 def test_without_counting_every_step_is_as_the_first_of_an_episode(tmp_path: Path) -> None:
