@@ -28,9 +28,11 @@ from rl_training.models import MLPCAPSModel, MLPIQLModel
 from rl_training.models.switching import Budget, SwitchingActor, second_head
 from rl_training.policies.export.torchscript import torchscript_outputs
 from rl_training.policies.loading import load_policy
+from rl_training.policies.opened import DeployedPolicy
 from rl_training.policies.policy import Policy, pack_policy, unpack_policy
 from rl_training.policies.signals import SignalMemory
 from rl_training.runs.export import export_policy
+from rl_training.serve.sessions import Served, Sessions
 
 
 def build(seed: int = 0, dropout: float = 0.0, **keywords: Any) -> CAPS:
@@ -357,6 +359,23 @@ def test_files_switch_as_the_policy_does(suffix: str, tmp_path: Path) -> None:
     for obs in SEEN:
         actions = [each.act(obs).action for each in controllers]
         np.testing.assert_allclose(*actions, atol=1e-6)
+
+
+def test_a_service_counts_and_lets_the_limit_alone_be_chosen(tmp_path: Path) -> None:
+    policy = counting(switching_policy()).snapshot()
+    state = {**BARE_STATE, "config": {**BARE_STATE["config"], "algo_kwargs": {}}}
+    filed = load_policy(export_policy(policy, state, tmp_path / "policy.onnx"))
+    assert isinstance(filed, DeployedPolicy)
+    sessions, controller = Sessions(Served(filed, "0" * 16), "act"), filed.controller()
+    assert sessions.inputs == {"limit": 3.0}
+    for step, obs in enumerate(SEEN):
+        if step == 6:
+            sessions.choose({"limit": 1.0})
+        told = sessions.act(dict(zip(sessions.served.observations, obs.tolist(), strict=True))).reply
+        wanted = controller.act(obs, limit=3.0 if step < 6 else 1.0).action
+        assert list(told["action"].values()) == pytest.approx(wanted.tolist(), abs=1e-6)
+    with pytest.raises(UserError, match="this policy has no spent"):
+        sessions.choose({"spent": 0.0})
 
 
 # ---- runs
