@@ -59,9 +59,9 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         # Compiled, the bias joins the next kernel: behind an axis of one, as `mm` and a bias would become
         # `addmm`, which copies the bias first.
         return (torch.mm(x, weight)[None] + bias)[0]
-    if torch.compiler.is_compiling() or weight.dim() > 3 or x.dim() > weight.dim():
-        return product(x, weight) + bias
-    if torch.is_autocast_enabled(x.device.type):  # the sum is not to be rounded with the product
+    separate = torch.compiler.is_compiling() or weight.dim() > 3 or x.dim() > weight.dim()
+    # Of factors that are rounded to bf16, `addmm` would round the sum with the bias as well.
+    if separate or torch.is_autocast_enabled(x.device.type):
         return product(x, weight) + bias
     if weight.dim() == 2:
         return torch.addmm(bias, x, weight)
