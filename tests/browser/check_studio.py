@@ -256,7 +256,7 @@ def to_the_shadow(walk: Walk, directory: Path, downloads: Path) -> None:
     assert match is not None, call
     wait(lambda: answers(match[1], match[2]), "an answer of the shadow")
     walk.until(
-        "document.body.innerText.includes('decisions written down') && document.querySelector('td')",
+        "document.body.innerText.includes('Decisions written down') && document.querySelector('td')",
         "a decision",
     )
     told = f"{time.monotonic() - walk.began:.0f} s and {walk.clicks} clicks"

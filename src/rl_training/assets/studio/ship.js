@@ -65,9 +65,9 @@ async function watch(place, work, folder, signal, again) {
 }
 
 function drawDecisions(counts, newestRows, told, work) {
-  const flagged = told.count ? ` ${number(told.flagged)} flagged (${(100 * told.flagged / told.count).toFixed(1)} %).` : "";
+  const flagged = told.count ? ` Flagged: ${number(told.flagged)} (${(100 * told.flagged / told.count).toFixed(1)} %).` : "";
   put(counts, h("p", {}, work.state === "running" ? ["It listens at ", h("code", {}, told.address), ". "] : "",
-    `${number(told.count)} decisions written down.${flagged}`),
+    `Decisions written down: ${number(told.count)}.${flagged}`),
   !told.count && work.state === "running" && h("details", { open: true }, h("summary", {}, "How to ask it"),
     h("pre", { tabindex: "0" }, `curl -X POST ${told.address}/act -d '${JSON.stringify(told.example)}'`)));
   put(newestRows, told.rows.length > 0 && table(told.header, told.rows.map(row => row.map((cell, index) =>
