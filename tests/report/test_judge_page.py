@@ -17,6 +17,7 @@ from rl_training.judging import Interval, Judgement, judge, judge_policies
 from rl_training.judging.verdict import CostJudgement, LoggedCost
 from rl_training.report.charts import Bar, Cloud, Intervals, Scatter
 from rl_training.report.judge_page import write_judge_page
+from rl_training.report.limits import costs_sections
 
 QUICK = {
     "hidden_sizes": (16, 16),
@@ -100,6 +101,13 @@ def test_limits_stand_with_the_verdicts_and_have_a_section(judged: Judgement, tm
     assert "[0.001, inf]" in page and "nan" not in page
     plain = write_judge_page(judged, tmp_path / "plain.html").read_text()
     assert "What does it cost?" not in plain
+
+
+def test_candidates_and_the_second_look_have_sections_of_their_own(judged: Judgement) -> None:
+    (plain,), (named,) = costs_sections(costly(judged)), costs_sections(costly(judged), "What do they cost?")
+    assert (plain.title, named.title) == ("What does it cost?", "What do they cost?")
+    assert [block.title for block in named.blocks] == ["heat, limit 0.01 per step", "heat per step"]
+    assert costs_sections(judged) == []
 
 
 def test_limits_stand_in_the_terminal(judged: Judgement, capsys: pytest.CaptureFixture[str]) -> None:

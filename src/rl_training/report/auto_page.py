@@ -56,7 +56,10 @@ def auto_page(found: Found) -> Page:
     bars = [Bar(each.name, each.value, each.low, each.high, 1 + index) for index, each in enumerate(ranked)]
     note = "A policy whose bar lies right of the band earns more than what was logged."
     figure = beside_the_log(judgement, "Values with intervals", bars, note)
-    parts = [Section("Candidates", (verdict_table(judgement, ranked), figure)), *costs_sections(judgement)]
+    parts = [
+        Section("Candidates", (verdict_table(judgement, ranked), figure)),
+        *costs_sections(judgement, "What do they cost?"),
+    ]
     parts += [dial_section(judgement, curve) for curve in judgement.dials]
     if found.second is not None:
         parts += judge_page(found.second, "").sections[1:]

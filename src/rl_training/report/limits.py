@@ -48,7 +48,7 @@ def has_limits(judgement: Judgement) -> bool:
     return judgement.behaviour.limits is not None
 
 
-def costs_sections(judgement: Judgement) -> list[Section]:
+def costs_sections(judgement: Judgement, title: str = "What does it cost?") -> list[Section]:
     """Table and pictures of all costs; nothing where the log has none."""
     if not judgement.logged_costs:
         return []
@@ -62,13 +62,13 @@ def costs_sections(judgement: Judgement) -> list[Section]:
         rows = [row for row in cost_rows(judgement) if row[0] == each.name]
         # what decides comes first: a phone shows the left of a table
         told = tuple((whose, outcome, estimated) for _, whose, _, estimated, outcome in rows)
-        title = (
-            f"{each.name}, limit {rows[0][2]}" if each.limit is not None else f"{each.name} per {each.per}"
+        bound = f"per {each.per}" if each.limit is None else f"limit {rows[0][2]}"
+        blocks.append(
+            Table(f"{each.name}, {bound}", ("of", "outcome", "estimated"), told, "" if place else note)
         )
-        blocks.append(Table(title, ("of", "outcome", "estimated"), told, "" if place else note))
         if each.limit is not None:
             blocks.append(limit_figure(judgement, judgement.ranking(), place))
-    return [Section("What does it cost?", tuple(blocks))]
+    return [Section(title, tuple(blocks))]
 
 
 def limit_figure(judgement: Judgement, ranked: Sequence[PolicyJudgement], place: int) -> Intervals:
