@@ -2,7 +2,8 @@
 
     python benchmarks/serve/soak.py [--calls 100000] [--sessions 20] [--fresh 10]
 
-Every tenth call is of a session of its own: up to 10,000 of these are remembered. `--fresh 0` leaves them out.
+Every tenth call is of a session of its own: up to 10,000 of these are remembered. `--fresh 0` leaves them
+out.
 """
 
 from __future__ import annotations
