@@ -24,6 +24,7 @@ from postgres import PASSWORD, PostgresServer, find_binaries
 from rl_training.cli import main
 
 SHORTER = (
+    (r" --set algo_kwargs.hidden_sizes=\[64,64\]", ""),
     (r"--steps \d+", "--steps 60 --set algo_kwargs.hidden_sizes=[16] --set algo_kwargs.batch_size=32"),
     (r"--timesteps \d+", "--timesteps 40 --set eval_episodes=1"),
     (r"--env-id", "--set eval_episodes=1 --env-id"),
