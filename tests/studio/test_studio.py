@@ -450,6 +450,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     agent.learn(dataset=log)
     (run,) = (folder / "runs").iterdir()
     out = ["--out", str(folder / "policy.safetensors"), "--guard", str(folder / "log.npz")]
+    out += ["--guard-set", "fallback=hold"]
     assert main(["export", "--checkpoint", str(run), *out]) == 0
     return folder
 
@@ -483,6 +484,11 @@ def test_a_policy_answers_at_once_and_along_a_logged_episode(exported: Path) -> 
         stored["actions"][rows, 0].tolist()
     )
     wanted = policy.predict(stored["obs"][rows])[:, 0]
+    stored_obs = stored["obs"].copy()
+    stored_obs[65] = 50.0  # unlike the log: what was really done in the step before is held
+    np.savez(exported / "odd.npz", **{**stored, "obs": stored_obs})
+    odd = ask("/api/policy/episode", {"policy": name, "log": {"file": "odd.npz"}, "index": 3})["steps"]
+    assert odd[5]["flagged"] and odd[5]["proposed"] == odd[4]["logged"]
     calm = [index for index, step in enumerate(steps) if not step["flagged"]]
     assert len(calm) > 10
     assert [steps[i]["proposed"]["action_0"] for i in calm] == pytest.approx(wanted[calm].tolist(), abs=1e-5)
