@@ -1,6 +1,7 @@
 """Kill a training run again and again, resume it each time, and compare it with an undisturbed one.
 
     python benchmarks/faults/kill_resume.py --kills 50
+    python benchmarks/faults/kill_resume.py --kills 5 --config lion/pendulum --set algo_kwargs.model_updates=1
 
 After every kill -9 the newest checkpoint must load, hold the replay rows and be no older than before; the
 process that resumes from it must get further. At the end the run is resumed to a fixed total, and its learner
@@ -16,10 +17,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from killing import differences
 
+from rl_training.algorithms.recipe import get_recipe
 from rl_training.core.checkpoints import list_checkpoints, load_checkpoint, newest_checkpoint
 from rl_training.runs.metrics import read_metrics
 
@@ -31,10 +34,11 @@ SETTINGS = {
     "num_envs": 2,
     "algo_kwargs.hidden_sizes": "[16,16]",
     "algo_kwargs.batch_size": 16,
-    "algo_kwargs.learning_starts": 20,
     "algo_kwargs.eval_interval": 0,
     "algo_kwargs.compile": "false",
 }
+ONLINE = {"algo_kwargs.learning_starts": 20}
+OFFLINE = {"algo_kwargs.dataset_size": 400, "algo_kwargs.judge_at_end": "false"}
 FAR_AWAY = 10_000_000
 START_SECONDS = 5.0
 TIMEOUT_SECONDS = 120.0
@@ -44,9 +48,15 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "rl_training", *words, "--quiet"]
 
 
-def train_command(config: str, output_dir: Path, total_timesteps: int) -> list[str]:
-    settings = SETTINGS | {"total_timesteps": total_timesteps, "output_dir": output_dir}
+def train_command(config: str, output_dir: Path, total_timesteps: int, given: Sequence[str]) -> list[str]:
+    kind = ONLINE if collects(config) else OFFLINE
+    settings = SETTINGS | kind | {"total_timesteps": total_timesteps, "output_dir": output_dir}
+    settings |= dict(each.split("=", 1) for each in given)
     return command("train", "--config", config, *(f"--set={key}={value}" for key, value in settings.items()))
+
+
+def collects(config: str) -> bool:
+    return get_recipe(config.split("/")[0]).online
 
 
 def run_directory(output_dir: Path) -> Path | None:
@@ -63,11 +73,11 @@ def newest_step(output_dir: Path) -> int:
     return 0 if run_dir is None else step_of(newest_checkpoint(run_dir))
 
 
-def kill_once(config: str, output_dir: Path, rng: random.Random) -> str:
+def kill_once(config: str, output_dir: Path, rng: random.Random, given: Sequence[str]) -> str:
     """Start or resume the run and kill it: while it starts, at any time, or in the middle of a save."""
     run_dir = run_directory(output_dir)
     before = newest_step(output_dir)
-    words = train_command(config, output_dir, FAR_AWAY)
+    words = train_command(config, output_dir, FAR_AWAY, given)
     if run_dir is not None:
         words = command("resume", "--checkpoint", str(run_dir))
     with tempfile.TemporaryFile() as errors:
@@ -111,7 +121,7 @@ def unfinished_saves(run_dir: Path) -> bool:
     return any(name.endswith(".tmp") for name in os.listdir(run_dir / "checkpoints"))
 
 
-def check(output_dir: Path, before: int) -> str:
+def check(output_dir: Path, before: int, *, replay: bool) -> str:
     """What a kill left behind; raises if anything that was saved is lost."""
     run_dir = run_directory(output_dir)
     if run_dir is None:
@@ -120,7 +130,7 @@ def check(output_dir: Path, before: int) -> str:
     state = load_checkpoint(run_dir)
     step = state["counters"]["global_step"]
     assert step == step_of(checkpoints[-1]) >= before, (step, checkpoints, before)
-    assert "replay" in state, "the newest checkpoint resumes exactly"
+    assert ("replay" in state) is replay, "the newest checkpoint resumes exactly"
     for older in checkpoints[:-1]:
         load_checkpoint(older)
     assert all(isinstance(row["step"], int) for row in read_metrics(run_dir))
@@ -134,14 +144,16 @@ def finish(words: list[str]) -> None:
         raise SystemExit(f"{' '.join(words)} exited with {done.returncode}: {done.stderr}")
 
 
-def compare_with_undisturbed(config: str, disturbed: Path, undisturbed: Path) -> list[str]:
+def compare_with_undisturbed(
+    config: str, disturbed: Path, undisturbed: Path, given: Sequence[str]
+) -> list[str]:
     """Let the killed run finish, do it again in one go, and name what differs between the two learners."""
     run_dir = run_directory(disturbed)
     if run_dir is None:
         raise SystemExit("no checkpoint was ever saved; give more --kills")
     total = newest_step(disturbed) + 100
     finish(command("resume", "--checkpoint", str(run_dir), "--total-timesteps", str(total)))
-    finish(train_command(config, undisturbed, total))
+    finish(train_command(config, undisturbed, total, given))
     assert newest_step(disturbed) == newest_step(undisturbed) == total
     reference = run_directory(undisturbed)
     assert reference is not None
@@ -154,6 +166,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--config", default="sac/pendulum")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments of the kills")
+    parser.add_argument("--set", dest="given", action="append", default=[], metavar="NAME=VALUE")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     rng = random.Random(options.seed)
@@ -162,11 +175,11 @@ def main() -> int:
         disturbed, undisturbed = Path(folder, "disturbed"), Path(folder, "undisturbed")
         for number in range(1, options.kills + 1):
             before = newest_step(disturbed)
-            moment = kill_once(options.config, disturbed, rng)
-            outcome = check(disturbed, before)
+            moment = kill_once(options.config, disturbed, rng, options.given)
+            outcome = check(disturbed, before, replay=collects(options.config))
             counts.update(["killed " + moment, outcome])
             print(f"kill {number:3d}: step {before:6d} -> {newest_step(disturbed):6d}  {outcome}", flush=True)
-        unequal = compare_with_undisturbed(options.config, disturbed, undisturbed)
+        unequal = compare_with_undisturbed(options.config, disturbed, undisturbed, options.given)
     for name, count in sorted(counts.items()):
         print(f"{count:4d}  {name}")
     print(f"values of the learner that differ from the undisturbed run: {', '.join(unequal) or 'none'}")
