@@ -77,6 +77,7 @@ STARTS = {
         "| (a) all logged | iql | 2 | ",
     ),
     "scores/parity/run.py": Start("", "| case | 1 | 5 | 50 |"),
+    "speed/imagined_updates.py": Start("--quick --updates 1", "| 60 | 5 | 64 | 100 | "),
     "speed/amd_path.py": Start("--algo bc --starts 1 --seconds 0.01", "\n| bc | "),
     "speed/collect_ahead.py": Start(
         "--env Waits(0.1)-v0 --width 8 --mode eager --steps 20 --rounds 1", "\n| Waits(0.1)-v0 | "
