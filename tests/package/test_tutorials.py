@@ -24,7 +24,7 @@ from postgres import PASSWORD, PostgresServer, find_binaries
 from rl_training.cli import main
 
 SHORTER = (
-    (r" --set algo_kwargs.hidden_sizes=\[64,64\]", ""),
+    (r" --set algo_kwargs\.(hidden_sizes|\w+_updates|rollouts|horizon)=\S+", ""),
     (r"--steps \d+", "--steps 60 --set algo_kwargs.hidden_sizes=[16] --set algo_kwargs.batch_size=32"),
     (r"--timesteps \d+", "--timesteps 40 --set eval_episodes=1"),
     (r"--env-id", "--set eval_episodes=1 --env-id"),
@@ -36,7 +36,6 @@ SHORTER = (
     (r"runs=200", "runs=104"),  # a fifth is held out, and 20 are the least to judge by
     (r"--dial 0,0.5,1", "--dial 0,1"),
     (r"runs=500", "runs=20"),
-    (r"--algo lion", "--algo lion --steps 40 --set algo_kwargs.hidden_sizes=[8]"),
 )
 JUDGE = (
     "--set updates=20 --set members=2 --set model_updates=20 --set model_members=2 --set density_updates=20 "
