@@ -231,7 +231,8 @@ def agents(
         yield f"LION, weight {weight:g}", learned(rl_training.LION, **{**shared, **stages}, **priced), {}
     if "CAPS" not in options.methods:
         return
-    policy = learned(rl_training.CAPS, **short, **limits, episode_steps=task.steps)
+    scaled = {"reward_scale": 0.1} if task.name == "ball" else {}  # the authors' for this kind of task
+    policy = learned(rl_training.CAPS, **short, **limits, **scaled, episode_steps=task.steps)
     for limit in task.limits:
         yield f"CAPS at {limit}", policy, {"limit": task.bound(limit)}
 
