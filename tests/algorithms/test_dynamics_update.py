@@ -107,6 +107,21 @@ def test_units_are_those_of_the_log() -> None:
     assert not dynamics.has_ends.any()
 
 
+def test_a_clock_is_measured_by_its_step_and_not_by_rounding() -> None:
+    draws = torch.Generator().manual_seed(0)
+    obs = torch.stack([torch.arange(100) * 0.25, torch.ones(100), torch.zeros(100)], dim=-1)
+    noise = torch.randn(100, generator=draws)
+    change = torch.stack([torch.full((100,), 0.25), torch.zeros(100), 1.0 + 0.01 * noise], dim=-1)
+    rows = {"obs": obs, "actions": torch.zeros(100, 1), "rewards": noise, "next_obs": obs + change}
+    rows["dones"] = torch.zeros(100)
+    for scaled in (True, False):
+        dynamics = DynamicsEnsemble(3, 1, 1)
+        dynamics.set_scales(rows, scaled=scaled)
+        found = dynamics.change_spread.flatten().tolist()
+        assert found[0] == pytest.approx(0.25) and found[1] == pytest.approx(1e-6)
+        assert found[2] == pytest.approx(0.01 * float(noise.std(correction=0)), rel=1e-2)
+
+
 def test_surprise_is_the_negative_log_density() -> None:
     """Three standard normal numbers that are 1, 0 and -1 off, or all right: 2.756816 + 1, 2.756816."""
     dynamics = DynamicsEnsemble(2, 1, 1, NetworkPlan(hidden_sizes=(), part="critic"), probabilistic=False)

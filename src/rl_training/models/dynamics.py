@@ -16,6 +16,8 @@ from rl_training.models.networks import Activation, NetworkConfig, NetworkPlan, 
 LOG_STD_RANGE = (-5.0, 1.0)
 
 SMALLEST_SPREAD = 1e-6
+STEADY = 1e-3
+"""Spread of a column's changes, as a share of their mean, up to which they are all alike."""
 
 
 def gaussian_outputs(outputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,8 +152,11 @@ class DynamicsEnsemble(nn.Module):
         """
         obs, following = columns["obs"], columns["next_obs"]
         change = torch.cat([following - obs, columns["rewards"].unsqueeze(-1)], dim=-1).double()
-        # Next to nothing for a column that never changes, so that it stays as it is.
-        self.change_spread.copy_(change.std(dim=0, correction=0).clamp_min(SMALLEST_SPREAD))
+        spread, level = change.std(dim=0, correction=0), change.mean(dim=0).abs()
+        # A clock changes by the same in every row: by the noise of rounding nobody could predict it. Next to
+        # nothing for a column that never changes, so that it stays as it is.
+        spread = torch.where(spread > STEADY * level, spread, level)
+        self.change_spread.copy_(spread.clamp_min(SMALLEST_SPREAD))
         if not scaled:
             inputs = torch.cat([obs, columns["actions"]], dim=-1).double()
             spread = inputs.std(dim=0, correction=0)
