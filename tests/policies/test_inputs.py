@@ -14,6 +14,7 @@ from helpers import BARE_STATE
 from rl_training.core.errors import CheckpointError, ConfigError, UserError
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import ObservationNormalizer
+from rl_training.judging.verdict import DialCurve, DialPosition
 from rl_training.models.actors import DeterministicTanh
 from rl_training.models.networks import NetworkPlan
 from rl_training.policies.export.torchscript import torchscript_outputs
@@ -139,6 +140,19 @@ def test_every_file_takes_the_dial(suffix: str, guarded: bool, tmp_path: Path) -
     assert np.isfinite(step.novelty) == guarded
     with pytest.raises(UserError, match="dial must be a number from 0 to 1"):
         opened.predict(OBS, dial=3.0)
+
+
+def test_the_card_shows_value_against_dial(tmp_path: Path) -> None:
+    positions = (
+        DialPosition(0.0, "lion dial 0", 84.25, 80.0, 88.0, "indistinguishable", 0.0),
+        DialPosition(1.0, "lion dial 1", 97.3, 95.0, 99.0, "better", 0.01),
+    )
+    curve = DialCurve("lion", positions, 1.0)
+    file = export_policy(dialled(), STATE, tmp_path / "p.safetensors", curve=curve)
+    card = file.with_name("p.safetensors.md").read_text()
+    assert "| 0 | 84.25 [80, 88] | indistinguishable |\n| 1 | 97.3 [95, 99] | better |\n" in card
+    plain = export_policy(dialled(), STATE, tmp_path / "q.safetensors").with_name("q.safetensors.md")
+    assert "at other positions" not in plain.read_text()
 
 
 def test_the_graph_keeps_the_dial_in_its_bounds(tmp_path: Path) -> None:

@@ -405,7 +405,7 @@ class Search:
             choice = confirmed(choice, second)
         file = None
         if choice.name is not None and second is not None:
-            file = self.export(choice.name, done, policies[choice.name], second)
+            file = self.export(choice.name, done, policies[choice.name], second, judgement.dials)
         commands = self.commands(done, file)
         result = AutoResult(
             self.folder,
@@ -449,17 +449,26 @@ class Search:
             raise RunFailed(f"{', '.join(parts[index])} could not be judged: {problem}")
         return joined([found.answers[index] for index in range(len(parts))])
 
-    def export(self, name: str, runs: Sequence[SweepRun], policy: Policy, judged: Judgement) -> Path:
+    def export(
+        self,
+        name: str,
+        runs: Sequence[SweepRun],
+        policy: Policy,
+        judged: Judgement,
+        curves: Sequence[DialCurve],
+    ) -> Path:
         """The chosen policy as a file, with a guard of all logged rows; ONNX where its library is there.
 
-        Its card tells the judgement that had no part in choosing it.
+        Its card tells the judgement that had no part in choosing it, and value against dial.
         """
         run = SavedRun(run_of(name, runs).run_dir)
         policy.guard = make_guard(self.whole, run, policy.spaces, {"fallback": "hold"}).to(policy.device)
         suffix = ".onnx" if all(map(find_spec, ("onnx", "onnxruntime"))) else ".safetensors"
         told = told_judgement(judged, judged.named(name), "held out of training")
         state = {**run.state, "results": {**run.state["results"], **told}}
-        return export_policy(policy, state, self.folder / f"policy{suffix}", run_dir=run.run_dir)
+        curve = next((each for each in curves if each.name == run_of(name, runs).name), None)
+        out = self.folder / f"policy{suffix}"
+        return export_policy(policy, state, out, run_dir=run.run_dir, curve=curve)
 
     def commands(self, runs: Sequence[SweepRun], file: Path | None) -> tuple[str, ...]:
         """What repeats each step by hand."""

@@ -21,8 +21,9 @@ from rl_training.data.convert import read_location, source_location
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import check_dimensions
 from rl_training.data.splits import split_episodes
+from rl_training.judging.verdict import DialCurve
 from rl_training.policies.acting import NOTHING_CHOSEN, Acting, known_rows
-from rl_training.policies.export.card import model_card
+from rl_training.policies.export.card import DialValue, model_card
 from rl_training.policies.export.program import Program
 from rl_training.policies.export.trace import trace_policy
 from rl_training.policies.guard import middle_action
@@ -163,26 +164,31 @@ def export_checkpoint(
         state = {**run.state, "config": acting_fields(run.facts.config)[0].to_dict()}
     except UserError as problem:
         raise CheckpointError(f"{run.file}: {problem}") from problem
+    curve = None
+    if dial == "auto":
+        curve, dial = curve_of_the_judge(run)
     if dial is not None:
-        policy = policy.with_inputs(dial=dial_of_the_judge(run) if dial == "auto" else dial)
+        policy = policy.with_inputs(dial=dial)
     if limit is not None:
         policy = policy.with_inputs(limit=limit)
     if guard is not None:
         policy.guard = make_guard(guard, run, policy.spaces, guard_settings)
     elif guard_settings:
         raise UserError("guard settings need --guard DATA (guard=… in Python)")
-    return export_policy(policy, state, out, format=format, distribution=distribution, run_dir=run.run_dir)
+    return export_policy(
+        policy, state, out, format=format, distribution=distribution, run_dir=run.run_dir, curve=curve
+    )
 
 
-def dial_of_the_judge(run: SavedRun) -> float:
-    """The position that a judgement by the run's own data recommends."""
+def curve_of_the_judge(run: SavedRun) -> tuple[DialCurve, float]:
+    """Value against dial by the run's own data, and the position that is recommended."""
     (curve,) = judge(run, dial=DIALS).dials
     if curve.recommended is None:
         raise UserError(
             f"dial auto found no position that passes the judge's checks for {run.path}; see `rl-training "
             f"judge {run.path} --dial {','.join(f'{each:g}' for each in DIALS)}`, or give a number"
         )
-    return curve.recommended
+    return curve, curve.recommended
 
 
 def export_policy(
@@ -193,8 +199,12 @@ def export_policy(
     format: str | None = None,
     distribution: bool = False,
     run_dir: Path | None = None,
+    curve: DialCurve | None = None,
 ) -> Path:
-    """Write `out` and its card, `out` + `.md`, once the actions are known to equal the policy's."""
+    """Write `out` and its card, `out` + `.md`, once the actions are known to equal the policy's.
+
+    `curve` is what was judged of positions of its dial, for the card.
+    """
     target = Path(out)
     chosen = checked_format(target, format)
     program = trace_policy(policy, distribution=distribution)
@@ -216,7 +226,12 @@ def export_policy(
             f"cannot write {target}: {reason(problem)}; name a place you can write to"
         ) from problem
     seeds = [] if run_dir is None else sister_scores(run_dir)
-    write_text_atomic(target.with_name(target.name + ".md"), model_card(metadata, target.name, chosen, seeds))
+    dials = [
+        DialValue(each.dial, each.value, each.low, each.high, each.verdict)
+        for each in (() if curve is None else curve.positions)
+    ]
+    card = model_card(metadata, target.name, chosen, seeds, dials)
+    write_text_atomic(target.with_name(target.name + ".md"), card)
     return target
 
 

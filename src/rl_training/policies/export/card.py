@@ -37,6 +37,17 @@ class SeedEstimate:
     verdict: str
 
 
+@dataclass(frozen=True)
+class DialValue:
+    """What the log says of the policy with its dial at one position."""
+
+    dial: float
+    value: float
+    low: float
+    high: float
+    verdict: str
+
+
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
     """Student's interval for the mean; nothing can be said from fewer than two numbers."""
     count = len(values)
@@ -254,9 +265,15 @@ GUARD = Template("""
 
 
 def model_card(
-    metadata: Facts, file_name: str, format: str, seeds: Sequence[SeedScore | SeedEstimate] = ()
+    metadata: Facts,
+    file_name: str,
+    format: str,
+    seeds: Sequence[SeedScore | SeedEstimate] = (),
+    dials: Sequence[DialValue] = (),
 ) -> str:
-    """The page, from what is in the file and from the scores of the same config under other seeds."""
+    """The page, from what is in the file, the scores of the same config under other seeds, and what was
+    judged of positions of its dial.
+    """
     spaces = metadata["spaces"]
     trainer = markdown_text(metadata["algo_class"])
     where = markdown_text(metadata["env_id"] or "the system that its log was recorded on")
@@ -285,7 +302,8 @@ def model_card(
             metadata,
             [each for each in seeds if isinstance(each, SeedScore)],
             [each for each in seeds if isinstance(each, SeedEstimate)],
-        ),
+        )
+        + dials_text(dials),
         training=training_rows(metadata),
         limits=limits_text(metadata),
         guard=guard_text(metadata.get("guard")),
@@ -358,6 +376,20 @@ def inputs_text(metadata: Facts) -> str:
         else f"| input {code(each['name'])} | one number from {each['low']:g} to {each['high']:g}, chosen at "
         f"every step; {each['default']:g} where nobody chooses; shape `[batch, 1]` |\n"
         for each in metadata.get("inputs", ())
+    )
+
+
+def dials_text(dials: Sequence[DialValue]) -> str:
+    """Value against dial, where positions were judged."""
+    if not dials:
+        return ""
+    rows = "".join(
+        f"| {each.dial:g} | {each.value:.4g} [{each.low:.4g}, {each.high:.4g}] | {each.verdict} |\n"
+        for each in dials
+    )
+    return (
+        "\n\nWith its dial at other positions, each judged as a policy of its own by the log; estimated, not "
+        f"measured:\n\n| dial | value | beside the logged behaviour |\n|---|---|---|\n{rows}"
     )
 
 
