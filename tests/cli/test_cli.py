@@ -63,6 +63,7 @@ class Recorder:
             features=FeatureNames(),
             guard_facts=None,
             memory=None,
+            counter=None,
             with_inputs=lambda **chosen: opened,
         )
         return opened

@@ -46,8 +46,7 @@ def test_a_page_explains_the_words_it_names() -> None:
         words_section("gain")
 
 
-def test_there_are_twenty_questions_with_an_answer_each() -> None:
+def test_every_question_has_an_answer() -> None:
     page = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
-    answers = re.findall(r"^\*\*(.+?)\*\* (.+)$", page, re.MULTILINE)
-    assert len(answers) == 20
-    assert all(question[-1] in "?." for question, _ in answers)
+    answers = re.findall(r"^### (.+)\n\n(?!#)(.+)$", page, re.MULTILINE)
+    assert len(answers) == len(re.findall(r"^### ", page, re.MULTILINE)) >= 20

@@ -290,7 +290,7 @@ def process_offline_dataset(
         dataset, owned = dataset.compacted(), True
     normalizer = None if fitted is None else fitted.normalizer
     if settings.normalize_observations and fitted is None:
-        normalizer = observation_statistics(dataset, spaces)
+        normalizer = observation_statistics(dataset, spaces.mask_size if spaces.masked else 0)
     finish = _Finish(normalizer, scaling, settings, needs)
     dataset = finish.run(dataset, owned=owned)
     if held_out is not None:
@@ -373,9 +373,9 @@ class _Finish:
         )
 
 
-def observation_statistics(dataset: TransitionDataset, spaces: Spaces) -> ObservationNormalizer:
-    """Mean and population standard deviation of the observations, in double precision; masks stay as they
-    are.
+def observation_statistics(dataset: TransitionDataset, mask_size: int = 0) -> ObservationNormalizer:
+    """Mean and population standard deviation of the observations, in double precision; a mask, their last
+    numbers, stays as it is.
     """
     store, count = dataset.store, len(dataset)
     mean = torch.zeros(store.columns["obs"].shape[1], dtype=torch.float64, device=dataset.device)
@@ -386,8 +386,8 @@ def observation_statistics(dataset: TransitionDataset, spaces: Spaces) -> Observ
     for chunk in store.chunks("obs", CHUNK_ROWS):
         squares += (chunk.double() - mean).square_().sum(dim=0)
     deviation = (squares / count).sqrt()
-    if spaces.masked:
-        mean[-spaces.mask_size :], deviation[-spaces.mask_size :] = 0.0, 1.0 - OBSERVATION_EPSILON
+    if mask_size:
+        mean[-mask_size:], deviation[-mask_size:] = 0.0, 1.0 - OBSERVATION_EPSILON
     return ObservationNormalizer(mean.float(), deviation.float())
 
 
