@@ -34,7 +34,7 @@ from rl_training.demo.plant import write_log
 WINDOWS = {"desktop": (1280, 900), "phone": (390, 844)}
 HOSTILE = "<img src=x onerror=\"document.title='attacked'\"> $(touch attacked) 'log'.csv"
 SCREENS = ("log", "train", "verdict", "whatif", "ship", "runs")
-STEPS = 600
+STEPS = 5_000
 PATIENCE = 90.0
 
 
