@@ -143,6 +143,9 @@ def test_what_is_told_of_judge_and_plant() -> None:
         "The truth: 3.75, outside the judge's interval; 0.75 more than the log, "
         "2.75 less than the best operator, Ada."
     )
+    for value, place in ((4.0, "inside"), (6.0, "inside"), (6.25, "outside")):
+        earned = Truth(truth.operators, {"iql": value, "lion dial 1": 8.5})
+        assert f", {place} the judge's interval" in truth_sentence(found("iql"), earned)
     assert truth_sentence(found(None), truth) == (
         "The truth: the best candidate, lion dial 1, earns 5.50 more than the log, "
         "2 more than the best operator, Ada."

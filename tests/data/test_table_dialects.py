@@ -349,7 +349,9 @@ def test_a_folder_is_copied_to_another_file_system(tmp_path: Path) -> None:
     (folder / "runs" / "bc").mkdir(parents=True)
     (folder / "auto.html").write_text("page")
     (folder / "runs" / "bc" / "weights").write_bytes(b"\x00\x01")
-    (folder / "outside").symlink_to(tmp_path)
+    (tmp_path / "secret").write_text("not found here")
+    for name, place in (("outside", tmp_path), ("file", tmp_path / "secret")):
+        (folder / name).symlink_to(place)
     for _ in range(2):  # again, over what is there
         copy_folder(folder, f"file://{target}")
     copies = sorted(str(each.relative_to(target)) for each in target.rglob("*") if each.is_file())

@@ -263,21 +263,17 @@ def _stated_spaces(
     log: EpisodeLog, env_id: str | None, low: list[float] | None, high: list[float] | None
 ) -> Spaces | None:
     """The bounds that the user gives, in numbers or by the name of an environment that has them."""
-    from rl_training.core.spaces import Spaces
     from rl_training.runtime.envs import spaces_of
-    from rl_training.runtime.offline_data import stated_spaces
+    from rl_training.runtime.offline_data import spaces_of_log
 
-    obs_dim, columns = (values.shape[1] if values.ndim > 1 else 1 for values in (log.obs, log.actions))
-    choices = log.info.choices or (None,) * columns
     if low is None and high is None:
-        if env_id is None and all(choices):
-            levels = [each for each in choices if each is not None]
-            return Spaces.of(obs_dim, levels, masked=log.info.masked)
+        choices = log.info.choices
+        if env_id is None and choices and all(choices):
+            return spaces_of_log(log, {})
         return None if env_id is None else spaces_of(env_id)
     if low is None or high is None:
         raise ConfigError("--action-low and --action-high must be given together")
-    bounds = {"--action-low": low, "--action-high": high}
-    return stated_spaces(obs_dim, choices, bounds, masked=log.info.masked)
+    return spaces_of_log(log, {"--action-low": low, "--action-high": high})
 
 
 def _named_spaces(env_id: str | None) -> Spaces | None:

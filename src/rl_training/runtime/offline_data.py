@@ -205,9 +205,15 @@ def stated_spaces(
     for name, given in bounds.items():
         if len(given) not in (1, numbers):
             raise ConfigError(f"{name} must have 1 or {numbers} numbers, got {len(given)}")
-    low, high = (iter(given if len(given) > 1 else [given[0]] * numbers) for given in bounds.values())
-    parts = [Box(next(low), next(high)) if each is None else each for each in choices]
+    sides = [iter(given if len(given) > 1 else [given[0]] * numbers) for given in bounds.values()]
+    parts = [Box(*map(next, sides)) if each is None else each for each in choices]
     return Spaces.of(obs_dim, parts, masked=masked)
+
+
+def spaces_of_log(log: EpisodeLog, bounds: Mapping[str, Sequence[float]]) -> Spaces:
+    """The same for a log whose numbers lie between stated `bounds`; one of choices alone needs none."""
+    obs_dim, columns = (values.shape[1] if values.ndim > 1 else 1 for values in (log.obs, log.actions))
+    return stated_spaces(obs_dim, log.info.choices or (None,) * columns, bounds, masked=log.info.masked)
 
 
 def tell_few_levels(dataset: TransitionDataset) -> None:

@@ -19,7 +19,7 @@ from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import DataWarning
 from rl_training.data.signals import log_with_signals
 from rl_training.data.tables.guess import guess_mapping, look_at, needs_mapping, with_levels
-from rl_training.runtime.offline_data import stated_spaces
+from rl_training.runtime.offline_data import spaces_of_log
 from rl_training.serve.safety import Refusal
 from rl_training.studio.folder import Folder, log_address
 from rl_training.studio.orders import LogChoice
@@ -116,9 +116,7 @@ def _bounds(log: EpisodeLog, choice: LogChoice) -> Spaces | None:
     """The bounds that were given, where both were."""
     if not (choice.action_low and choice.action_high):
         return None
-    obs_dim, columns = (values.shape[1] if values.ndim > 1 else 1 for values in (log.obs, log.actions))
-    bounds = {"action_low": choice.action_low, "action_high": choice.action_high}
-    return stated_spaces(obs_dim, log.info.choices or (None,) * columns, bounds, masked=log.info.masked)
+    return spaces_of_log(log, {"action_low": choice.action_low, "action_high": choice.action_high})
 
 
 class LogReader:
