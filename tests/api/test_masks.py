@@ -20,6 +20,7 @@ from rl_training.algorithms import DQN, SAC, DiscreteCQL, losses
 from rl_training.core.errors import ConfigError, DataError, EnvironmentProblem, UserError
 from rl_training.core.spaces import Box, Choice, Spaces
 from rl_training.data import DataInfo, TransitionDataset
+from rl_training.data.log import EpisodeLog
 from rl_training.data.read import load_transition_dataset
 from rl_training.models import MLPDQNModel, MLPSACModel
 from rl_training.models.choices import EpsilonGreedy, FactoredActor, LevelCritics, allowed_levels, entropy
@@ -30,6 +31,7 @@ from rl_training.runs.export import export_checkpoint
 from rl_training.runs.resume import evaluate_checkpoint, resume_training
 from rl_training.runtime.collect import Collector
 from rl_training.runtime.envs import env_maker, spaces_of
+from rl_training.runtime.offline_data import spaces_of_log
 from rl_training.runtime.record import Rollout, collect_in_memory
 
 MODE, VALVE, PUMP = Choice((5.0, 6.0, 7.0)), Box(0.0, 10.0), Choice(("off", "on"))
@@ -213,6 +215,23 @@ gym.register(GATES, entry_point=Gates)
 OPEN = np.float32([[0, 1, 1, 0], [0, 1, 0, 1], [0, 0, 1, 1], [0, 0, 1, 0]])
 BEST = [[1.0], [2.0], [2.0], [1.0]]
 LEARN = {"learning_rate": 2e-2, "gamma": 0.0, "hidden_sizes": (16,)}
+
+
+def test_a_log_with_stated_bounds_keeps_its_mask() -> None:
+    columns = {
+        "obs": np.zeros((2, 6)),
+        "actions": np.zeros((2, 3)),
+        "rewards": np.zeros(2),
+        "terminated": np.zeros(2),
+    }
+    info = DataInfo(choices=(MODE, None, PUMP), masked=True)
+    log = EpisodeLog.from_arrays({**columns, "truncated": np.array([False, True])}, info=info)
+    assert spaces_of_log(log, {"low": [VALVE.low], "high": [VALVE.high]}) == MIXED
+    alone = EpisodeLog.from_arrays(
+        {**columns, "actions": np.zeros((2, 1)), "truncated": np.array([False, True])},
+        info=DataInfo(choices=(MODE,), masked=True),
+    )
+    assert spaces_of_log(alone, {}) == Spaces.of(6, [MODE], masked=True), "choices alone need no bounds"
 
 
 def test_an_environment_shows_its_mask_behind_its_observations() -> None:
