@@ -18,7 +18,7 @@ TESTS = {
 }
 FIT, FQE, MODEL, CHECKS = "judging/fit.py", "judging/fqe.py", "judging/model.py", "judging/checks.py"
 JUDGE, WEIGHTS = "judging/judge_policies.py", "judging/importance.py"
-LEFTOVERS, UNUSED, UNUSED_ROWS = "judging/leftovers.py", "judging/unused.py", "data/unused.py"
+HIDDEN, UNUSED_ROWS = "judging/hidden.py", "data/unused.py"
 CANDIDATES, RUNS = "judging/candidates.py", "runs/self_judging.py"
 DYNAMICS = "algorithms/dynamics.py"
 STATISTICS, TUNE = "report/statistics.py", "sweeps/tune.py"
@@ -142,21 +142,21 @@ FAULTS = [
     # what is hidden
     Fault(
         "unused columns: the fit is asked of its own episodes",
-        LEFTOVERS,
+        HIDDEN,
         "guess[~fitted] = design[~fitted] @ ridge(design[fitted], target[fitted])\n        base",
         "guess[~fitted] = design[~fitted] @ ridge(design[~fitted], target[~fitted])\n        base",
         "hidden",
     ),
     Fault(
         "unused columns: any that is sure is named",
-        UNUSED,
+        HIDDEN,
         "None, False, ENOUGH * share",
         "None, False, 0.0",
         "hidden",
     ),
     Fault(
         "unused columns: no slopes of their own",
-        UNUSED,
+        HIDDEN,
         "    if shaped.shape[1] * plain.shape[1] <= MOST_COEFFICIENTS:\n",
         "    if False:\n",
         "hidden",
@@ -170,7 +170,7 @@ FAULTS = [
     ),
     Fault(
         "unused columns: rows of other episodes",
-        UNUSED,
+        HIDDEN,
         "values = np.asarray(column.values, dtype=np.float64)[rows]",
         "values = np.roll(np.asarray(column.values, dtype=np.float64)[rows], len(rows) // 3)",
         "hidden",

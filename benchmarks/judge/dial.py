@@ -22,7 +22,7 @@ from plants import PLANTS, Plant
 
 import rl_training
 from rl_training.data.splits import split_episodes
-from rl_training.judging.dial import sentence_of_dial
+from rl_training.judging.candidates import sentence_of_dial
 from rl_training.judging.verdict import DialCurve
 from rl_training.report.charts import Chart, Level, Series
 from rl_training.report.content import Page, Section

@@ -18,7 +18,7 @@ from rl_training.cli import main
 from rl_training.config.run import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import Spaces
-from rl_training.judging.dial import at_positions, checked_dials, recommended, sentence_of_dial
+from rl_training.judging.candidates import at_positions, checked_dials, recommended, sentence_of_dial
 from rl_training.judging.verdict import DialCurve, DialPosition, Interval, LimitOutcome
 from rl_training.models.actors import Actor
 from rl_training.policies.inputs import RuntimeInput

@@ -14,10 +14,20 @@ from judging_problems import Proportional, feedback_log
 from rl_training.data import TransitionDataset
 from rl_training.data.unused import UnusedColumn
 from rl_training.judging import judge
-from rl_training.judging.hidden import told_apart, told_past, unmarked_ends
-from rl_training.judging.leftovers import Unexplained, from_the_first_half, from_the_past, less_what_shows
+from rl_training.judging.hidden import (
+    Tried,
+    Unexplained,
+    explained_by,
+    from_the_first_half,
+    from_the_past,
+    in_shape,
+    less_what_shows,
+    told_apart,
+    told_past,
+    tried,
+    unmarked_ends,
+)
 from rl_training.judging.log import JudgedLog
-from rl_training.judging.unused import Tried, explained_by, in_shape, tried
 from rl_training.judging.verdict import Check
 
 EPISODES, LENGTH = 60, 40

@@ -26,8 +26,7 @@ from rl_training.data import TransitionDataset
 from rl_training.judging import Judgement, judge
 from rl_training.judging.costs import CostValues, LoggedCosts, until_the_end, with_last_rows
 from rl_training.judging.fqe import fit_values
-from rl_training.judging.log import JudgedLog
-from rl_training.judging.operators import Operator
+from rl_training.judging.log import JudgedLog, Operator
 from rl_training.judging.verdict import Check, CostJudgement, limits_kept
 from rl_training.policies.inputs import RuntimeInput
 

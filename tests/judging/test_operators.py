@@ -14,8 +14,8 @@ from judging_problems import Proportional, feedback_log, feedback_value, lqr_val
 from rl_training.core.errors import DataError, UserError
 from rl_training.data import TransitionDataset
 from rl_training.judging import Interval, Judgement
-from rl_training.judging.log import JudgedLog
-from rl_training.judging.operators import against_the_best, best_of, operators_of
+from rl_training.judging.log import JudgedLog, operators_of
+from rl_training.judging.verdict import against_the_best, best_of
 
 SHIFTS = {"day": (0.7, 0.2), "night": (-0.3, 0.2)}
 """Gain and unrest of each."""

@@ -130,7 +130,7 @@ def refuse_missing(policies: list[Path]) -> None:
 
 
 def print_result(result: Judgement) -> None:
-    from rl_training.judging.dial import sentence_of_dial
+    from rl_training.judging.candidates import sentence_of_dial
     from rl_training.report.content import plain_number, with_interval
     from rl_training.report.limits import COST_HEADER, cost_rows
 

@@ -25,8 +25,7 @@ from rl_training.data.rows import as_array
 from rl_training.judging import checks
 from rl_training.judging.fit import FitCache, OnProgress, Rows, fit
 from rl_training.judging.fqe import FQE, FittedValues, batch_of, fit_values, new_learner, stacked_actions
-from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
-from rl_training.judging.operators import Operator
+from rl_training.judging.log import Float64Array, FloatArray, JudgedLog, Operator
 from rl_training.judging.policies import PolicyActions
 from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.verdict import (

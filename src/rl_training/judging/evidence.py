@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,11 +10,8 @@ import numpy as np
 from rl_training.core.spaces import Spaces
 from rl_training.data.episodes import BoolArray
 from rl_training.judging.checks import Coverage, Points
-from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
+from rl_training.judging.log import Float64Array, FloatArray, JudgedLog, NameOf
 from rl_training.judging.verdict import ActionComparison, Check, UncoveredState
-
-NameOf = Callable[[str, int], str]
-"""("observation" or "action", index) -> what that number is called"""
 
 TIME_POINTS = 30
 MAP_POINTS = 250

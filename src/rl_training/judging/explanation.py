@@ -14,7 +14,7 @@ import numpy as np
 from rl_training.core.schema import SchemaProblem, read_facts
 from rl_training.core.spaces import Spaces
 from rl_training.data.episodes import IntArray
-from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
+from rl_training.judging.log import Float64Array, FloatArray, JudgedLog, NameOf
 
 ROWS = 2_000
 """Logged rows that answers rest on, evenly spaced."""
@@ -33,7 +33,6 @@ LONGEST_EPISODE = 400
 
 Act = Callable[[FloatArray], FloatArray]
 """Observations `[n, O]` -> actions `[n, A]`, in the log's units."""
-NameOf = Callable[[str, int], str]
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ from rl_training.judging.fit import (
     Rows,
     fit,
 )
-from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
-from rl_training.judging.operators import Operator
+from rl_training.judging.log import Float64Array, FloatArray, JudgedLog, Operator
 from rl_training.judging.policies import PolicyActions
 from rl_training.judging.settings import JudgeConfig
 from rl_training.models.critics import QEnsemble

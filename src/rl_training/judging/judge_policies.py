@@ -22,7 +22,6 @@ from rl_training.judging import checks
 from rl_training.judging.checks import Coverage, Points, TrainedCritic
 from rl_training.judging.costs import CostValues, LoggedCosts, fit_costs, longest_lengths
 from rl_training.judging.evidence import (
-    NameOf,
     action_check,
     along_time,
     compare_actions,
@@ -34,9 +33,8 @@ from rl_training.judging.fit import FitCache, OnProgress
 from rl_training.judging.fqe import FittedValues, fit_values
 from rl_training.judging.hidden import Unused, is_something_hidden, unmarked_ends
 from rl_training.judging.importance import ImportanceSampling, prepare_importance_sampling, unit_spaces
-from rl_training.judging.log import Float64Array, JudgedLog
+from rl_training.judging.log import Float64Array, JudgedLog, NameOf, Operator, operators_of
 from rl_training.judging.model import Paid, Rollouts, fit_dynamics, roll_out, what_if
-from rl_training.judging.operators import Operator, against_the_best, operators_of
 from rl_training.judging.policies import (
     FileWithPast,
     JudgedPolicy,
@@ -60,6 +58,7 @@ from rl_training.judging.verdict import (
     OperatorJudgement,
     PolicyJudgement,
     advice_for,
+    against_the_best,
     combined,
     interval,
     sentence_of,

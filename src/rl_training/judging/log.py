@@ -1,7 +1,8 @@
-"""The log as a judgement sees it: episodes, normalised units, the behaviour's own next actions."""
+"""The log as a judgement sees it: episodes, normalised units, the behaviour's next actions, who acted."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +21,13 @@ from rl_training.data.rows import as_array
 FloatArray = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 
+NameOf = Callable[[str, int], str]
+"""("observation" or "action", index) -> what that number is called"""
+
 SMALLEST_SPREAD = 1e-6
+MOST_OPERATORS = 20
+FEWEST_STINTS = 10
+"""An operator who took over less often is not valued: a resample may hold none of it."""
 
 
 @dataclass(frozen=True)
@@ -248,3 +255,41 @@ class JudgedLog:
             "dones": torch.from_numpy(self.dones.astype(np.float32)),
             "episodes": torch.from_numpy(self.numbers),
         }
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Somebody who acted in a part of the log."""
+
+    name: str
+    rows: BoolArray
+    """rows in which it acted and whose successor is known: it acted in the next row too, or nothing came"""
+    starts: IntArray
+    """rows in which it took over"""
+
+
+def operators_of(data: TransitionDataset, log: JudgedLog) -> tuple[list[Operator], dict[str, int]]:
+    """Those of the column `operators`, if the log has one, who took over often enough to be valued.
+
+    And those who did not, with how often they did: one of them may be the best.
+    """
+    if "operators" not in data.store.columns:
+        return [], {}
+    who = as_array(data.store.whole("operators")).astype(np.int64).reshape(-1)
+    known = [int(code) for code in np.unique(who) if code >= 0]
+    if len(known) > MOST_OPERATORS:
+        raise DataError(
+            f"{data.info.source}: the column of operators has {len(known)} values, more than "
+            f"{MOST_OPERATORS}; it must name who acted, such as a shift or a controller"
+        )
+    again = np.append(who[1:] == who[:-1], False)
+    took_over = np.concatenate([[True], log.ends[:-1] | ~again[:-1]])
+    found, seldom = [], {}
+    for code in known if len(known) > 1 else ():
+        acted, name = who == code, data.info.operator_name(code)
+        starts = np.flatnonzero(acted & took_over)
+        if len(starts) >= FEWEST_STINTS:
+            found.append(Operator(name, acted & (log.dones | (again & ~log.ends)), starts))
+        else:
+            seldom[name] = len(starts)
+    return found, seldom

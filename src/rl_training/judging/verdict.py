@@ -12,7 +12,7 @@ import numpy as np
 
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.judging.explanation import Explanation
-from rl_training.judging.log import Float64Array
+from rl_training.judging.log import FEWEST_STINTS, Float64Array
 
 Verdict = Literal["better", "worse", "indistinguishable", "refused"]
 Outcome = Literal["passed", "warned", "refused"]
@@ -434,6 +434,33 @@ def number(value: float | None) -> str:
     if value is None or not np.isfinite(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def best_of(differences: Mapping[str, Interval]) -> str:
+    """Who is hardest to beat: the one to whom the difference is smallest."""
+    return min(differences, key=lambda name: differences[name].value)
+
+
+def against_the_best(
+    differences: Mapping[str, Interval], checks: Mapping[str, Check], seldom: Mapping[str, int]
+) -> str:
+    """How a policy stands to the best operator, as the rest of a sentence."""
+    name = best_of(differences)
+    whom = f"its best operator, {name}" if not seldom else f"the best operator that can be judged, {name}"
+    difference = differences[name]
+    verdict: Verdict = verdict_of(difference, checks)
+    bounds = f"[{number(difference.low)}, {number(difference.high)}]"
+    told = {
+        "better": f"Better than {whom}, too",
+        "worse": f"Worse than {whom}",
+        "indistinguishable": f"Not distinguishable from {whom}",
+        "refused": f"Nor can it be compared with {whom}",
+    }[verdict]
+    left_out = "".join(
+        f" {each} took over too seldom to be judged: {count} times, {FEWEST_STINTS} are the least."
+        for each, count in seldom.items()
+    )
+    return f"{told}: {'+' * (difference.value > 0)}{number(difference.value)} {bounds}.{left_out}"
 
 
 def advice_for(policies: Sequence[PolicyJudgement], behaviour: BehaviourJudgement) -> tuple[str, ...]:

@@ -35,9 +35,9 @@ from rl_training.data.read import GivenData, as_dataset
 from rl_training.data.remote import check_target, copy_folder
 from rl_training.data.rows import as_array
 from rl_training.data.splits import FEWEST_EPISODES, episode_values, split_episodes
-from rl_training.judging.dial import DIAL, dial_curve
+from rl_training.judging.candidates import DIAL, dial_curve
 from rl_training.judging.fit import OnProgress
-from rl_training.judging.operators import FEWEST_STINTS
+from rl_training.judging.log import FEWEST_STINTS
 from rl_training.judging.verdict import DialCurve, Judgement, joined
 from rl_training.policies.policy import Policy
 from rl_training.recommend.choice import Choice, choose, confirmed

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rl_training.judging.operators import best_of
-from rl_training.judging.verdict import Judgement
+from rl_training.judging.verdict import Judgement, best_of
 
 MOST_TIMES = 20
 """A log that had to be longer than this would not help: the gain is too small."""

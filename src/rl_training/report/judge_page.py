@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 
 from rl_training.core.files import write_text_atomic
-from rl_training.judging.dial import sentence_of_dial
+from rl_training.judging.candidates import sentence_of_dial
 from rl_training.judging.verdict import (
     BehaviourJudgement,
     Check,

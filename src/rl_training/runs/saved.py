@@ -43,8 +43,8 @@ from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.read import ArrowTable, GivenData, as_dataset
 from rl_training.data.splits import FEWEST_EPISODES, one_after_another, split_episodes
 from rl_training.data.unused import unused_columns
+from rl_training.judging.candidates import at_positions, checked_dials, dial_curve, has_dial, name_at
 from rl_training.judging.checks import TrainedCritic, critic_of_state
-from rl_training.judging.dial import at_positions, checked_dials, dial_curve, has_dial, name_at
 from rl_training.judging.fit import OnProgress
 from rl_training.judging.judge_policies import judge as judge_policies
 from rl_training.judging.policies import Predicts, check_predicts
