@@ -8,6 +8,8 @@ hire, and small trainings of the library on the log.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import rl_training
+from rl_training.core.files import write_text_atomic
 from rl_training.core.spaces import Spaces
 from rl_training.data import DataInfo, TransitionDataset
 from rl_training.demo import plant as demo
@@ -49,6 +52,14 @@ class Plant:
     read: Callable[[Array], Array] = lambda state: state
     hand_sees: Callable[[Array], Array] | None = None
     """What operators look at, where that is more than the log holds"""
+    columns: tuple[str, ...] = ()
+    """What readings and actions are called in a CSV; x1 … and a1 … where nothing is said"""
+    actions: tuple[str, ...] = ()
+    history: int = 0
+    """How much of the past a policy should be given, where readings do not say all"""
+    runs: int = RUNS
+    steps: int = LONG_ENOUGH
+    """Of a true value"""
 
     @property
     def spaces(self) -> Spaces:
@@ -96,15 +107,32 @@ class Plant:
     def true_value(self, control: Control, gamma: float, seed: int, *, hand: str | None = None) -> float:
         """Mean discounted return of new runs, each long enough for the discount to end it."""
         draws = np.random.default_rng([seed, 2])
-        state, alive, total, weight = self.start(RUNS, draws), np.ones(RUNS), np.zeros(RUNS), 1.0
-        for _ in range(LONG_ENOUGH):
+
+        def acts(state: Array) -> Array:
             if hand is None:
-                actions = self.clipped(control(self.read(state)))
-            else:
-                actions = self.by_hand(hand, (self.hand_sees or self.read)(state), draws)
-            state, rewards, over = self.step(state, actions, draws)
+                return self.clipped(control(self.read(state)))
+            return self.by_hand(hand, (self.hand_sees or self.read)(state), draws)
+
+        return self._worth(acts, gamma, draws)
+
+    def worth(self, policy: Any, gamma: float, seed: int, *, guard: bool = False, **inputs: float) -> float:
+        """The same of a policy that is stepped through time with whatever it remembers."""
+        controller = policy.controller(self.runs, guard=guard)
+
+        def acts(state: Array) -> Array:
+            return self.clipped(controller.act(self.read(state).astype(np.float32), **inputs).action)
+
+        return self._worth(acts, gamma, np.random.default_rng([seed, 2]))
+
+    def _worth(self, acts: Callable[[Array], Array], gamma: float, draws: Draws) -> float:
+        state, alive, weight = self.start(self.runs, draws), np.ones(self.runs), 1.0
+        total = np.zeros(self.runs)
+        for _ in range(self.steps):
+            state, rewards, over = self.step(state, acts(state), draws)
             total += weight * alive * rewards
             alive, weight = alive * ~over, weight * gamma
+            if not alive.any():
+                break
         return float(total.mean())
 
 
@@ -342,6 +370,28 @@ def delayed(plant: Plant, rows: int = 3) -> Plant:
         return np.column_stack([after, pending[:, width:], actions]), rewards, over
 
     return replace(plant, start=start, step=step, read=lambda state: plant.read(state[:, : -rows * width]))
+
+
+# ---- the log, as a user has it
+
+
+def write_log(plant: Plant, path: Path, seed: int) -> dict[str, Any]:
+    """A CSV of everything that was logged; returns how its columns are named."""
+    data, who = plant.log(seed)
+    names = list(plant.operators)
+    obs = list(plant.columns) or [f"x{index + 1}" for index in range(data.obs.shape[1])]
+    actions = list(plant.actions) or [f"a{index + 1}" for index in range(data.actions.shape[1])]
+    ends = data.episode_ends("a log")
+    episode = np.cumsum(ends) - ends
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["run", "who", *obs, *actions, "reward", "tripped"])
+    numbers = np.column_stack([data.obs.numpy(), data.actions.numpy(), data.rewards.numpy()])
+    for row, values in enumerate(np.round(numbers, 5)):
+        table.writerow([int(episode[row]), names[who[row]], *values, int(data.dones[row])])
+    write_text_atomic(path, text.getvalue())
+    columns = {"observations": obs, "actions": actions, "reward": "reward", "episode": "run"}
+    return {**columns, "terminated": "tripped", "operator": "who"}
 
 
 # ---- policies that are learned from a log

@@ -15,8 +15,6 @@ policy: there, any recommendation is an error. What is done is kept in `--out`; 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import resource
 import sys
@@ -32,19 +30,16 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "judge"))
-from plants import PLANTS, Array, Control, Draws, Plant, never, two_in_one
+from plants import PLANTS, Array, Control, Draws, Plant, never, two_in_one, write_log
 
 import rl_training
 from rl_training.core.checkpoints import checkpoint_path
 from rl_training.core.errors import DataError
-from rl_training.core.files import write_json_atomic, write_text_atomic
+from rl_training.core.files import write_json_atomic
 from rl_training.recommend import auto, portfolio
 from rl_training.recommend.portfolio import Recipe
 
 GAMMA, TRUTH_SEED = 0.99, 1
-STEPS = 600
-"""Of a true run: 0.99^600 is 0.002, so that what would follow hardly counts."""
-RUNS = 400
 ALWAYS = {"IQL": "iql", "TD3+BC": "td3_bc", "LION at dial 0.5": "lion dial 0.5"}
 QUICK: Mapping[str, Any] = {"updates": 2, "model_updates": 2, "members": 2, "importance": False}
 
@@ -110,42 +105,11 @@ PLANTED: Mapping[str, Callable[[], Plant]] = {
 }
 
 
-# ---- the log, as a user has it
-
-
-def write_log(plant: Plant, path: Path, seed: int) -> dict[str, Any]:
-    """A CSV of everything that was logged; returns how its columns are named."""
-    data, who = plant.log(seed)
-    names = list(plant.operators)
-    obs = [f"x{index + 1}" for index in range(data.obs.shape[1])]
-    actions = [f"a{index + 1}" for index in range(data.actions.shape[1])]
-    ends = data.episode_ends("a log")
-    episode = np.cumsum(ends) - ends
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["run", "who", *obs, *actions, "reward", "tripped"])
-    numbers = np.column_stack([data.obs.numpy(), data.actions.numpy(), data.rewards.numpy()])
-    for row, values in enumerate(np.round(numbers, 5)):
-        table.writerow([int(episode[row]), names[who[row]], *values, int(data.dones[row])])
-    write_text_atomic(path, text.getvalue())
-    columns = {"observations": obs, "actions": actions, "reward": "reward", "episode": "run"}
-    return {**columns, "terminated": "tripped", "operator": "who"}
-
-
 # ---- the truth
 
 
 def true_value(plant: Plant, policy: Any, *, guard: bool = False) -> float:
-    """Mean discounted return of new runs of a policy, stepped through time with whatever it remembers."""
-    draws = np.random.default_rng([TRUTH_SEED, 2])
-    state, alive, total, weight = plant.start(RUNS, draws), np.ones(RUNS), np.zeros(RUNS), 1.0
-    controller = policy.controller(RUNS, guard=guard)
-    for _ in range(STEPS):
-        actions = plant.clipped(controller.act(plant.read(state).astype(np.float32)).action)
-        state, rewards, over = plant.step(state, actions, draws)
-        total += weight * alive * rewards
-        alive, weight = alive * ~over, weight * GAMMA
-    return float(total.mean())
+    return plant.worth(policy, GAMMA, TRUTH_SEED, guard=guard)
 
 
 def true_operators(plant: Plant) -> dict[str, float]:
@@ -329,6 +293,7 @@ def all_found(options: argparse.Namespace) -> Iterator[tuple[Plant, dict[str, An
     for seed in options.seeds:
         for name in (*options.problems, *options.planted):
             plant = (PROBLEMS | PLANTED)[name]()
+            plant = replace(plant, runs=20, steps=20) if options.quick else plant
             if options.table and not (options.out / f"{name}-s{seed}" / "truth.json").is_file():
                 continue
             yield plant, searched(plant, name, seed, options)
@@ -361,7 +326,6 @@ def main() -> None:
     with ExitStack() as changes:
         if options.quick:
             recipes = (Recipe("bc", "bc", {}, updates=2),)
-            changes.enter_context(patch.dict(globals(), RUNS=20, STEPS=20))
             changes.enter_context(patch.object(portfolio, "CONTINUOUS", recipes))
             changes.enter_context(patch.object(auto.saved, "judge", partial(auto.saved.judge, **QUICK)))
         pairs = [(plant, found) for plant, found in all_found(options)]

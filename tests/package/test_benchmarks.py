@@ -118,6 +118,9 @@ STARTS = {
         "--set horizon=2 --set hidden_sizes=[4] --judge --picture dial.html --settings {judge}",
         ", takes ",
     ),
+    "judge/public_plants.py": Start(
+        "--environment {simulators} --logs out --plants four-tanks --runs 2", "| four-tanks | (stiff) | -"
+    ),
     "judge/selection.py": Start(f"{TRUTH} --seed 0", "| judge's first choice |"),
     "judge/d3rlpy_fqe.py": Start("--help", "--ours"),
     "judge/dope.py": Start(
@@ -135,7 +138,20 @@ STARTS = {
     # two repetitions cannot cover in 93 to 97 % of cases, which its exit code says
     "judge/interval_coverage.py": Start("--repetitions 2", "normal             1              3", code=1),
 }
-STARTED_BY_OTHERS = {"scores/finetune_corl.py", "speed/throughput/worker.py", "judge/dope_d3rlpy.py"}
+STARTED_BY_OTHERS = {
+    "scores/finetune_corl.py",
+    "speed/throughput/worker.py",
+    "judge/dope_d3rlpy.py",
+    "judge/simulate.py",
+}
+FOUR_TANKS = """
+    class four_tank:
+        def __init__(self, int_method):
+            assert int_method == "casadi"
+
+        def __call__(self, levels, volts):
+            return [0.001 * volts[index % 2] - 0.01 * levels[index] for index in range(4)]
+"""
 CORL_SCRIPT = """
     from dataclasses import dataclass
 
@@ -199,6 +215,13 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("full_reward_samples", returns),
     ):
         (root / f"{name}.pkl").write_bytes(pickle.dumps(values))
+    environment = root / "simulators"
+    for folder in ("bin", "pcgym"):
+        (environment / folder).mkdir(parents=True)
+    (environment / "pcgym" / "model_classes.py").write_text(textwrap.dedent(FOUR_TANKS))
+    python = environment / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={environment} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     settings = root / "corl" / "configs" / "offline" / "iql" / "pendulum" / "random_v2.yaml"
     settings.parent.mkdir(parents=True)
     settings.write_text("beta: 3\nunknown: 1\n")
@@ -206,6 +229,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "data": str(root),
         "log": str(log),
         "corl": str(root / "corl"),
+        "simulators": str(environment),
         "returns": str(root),
         "judge": json.dumps(JUDGE, separators=(",", ":")),
     }
