@@ -23,7 +23,7 @@ from rl_training.config.run import TrainConfig
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.data.convert import target_location
 from rl_training.experiment.registry import get_algorithm_spec
-from rl_training.policies.loading import load_policy
+from rl_training.policies.files import load_policy
 from rl_training.runtime.envs import spaces_of
 from rl_training.runtime.record import CollectionRequest, collect_to
 

@@ -23,7 +23,7 @@ from policies import GAMMA, DataSet, Recipe, chosen, snapshot, train, true_value
 
 from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.judging import judge, trained_critic
-from rl_training.policies.loading import load_policy
+from rl_training.policies.files import load_policy
 from rl_training.runs.directory import write_json_atomic
 
 STEPS = (2000,)

@@ -29,7 +29,7 @@ import numpy as np
 
 import rl_training
 from rl_training import TransitionDataset
-from rl_training.core.limits import Limit
+from rl_training.config.limits import Limit
 from rl_training.data import load_transition_dataset
 from rl_training.demo.plant import ACTIONS, MINUTES, OBSERVATIONS, start, step, write_log
 

@@ -21,7 +21,7 @@ SOURCES |= {
     "TransitionDataset": "rl_training.data.offline_dataset",
     "auto": "rl_training.recommend.auto",
     "judge": "rl_training.runs.saved",
-    "load_policy": "rl_training.policies.loading",
+    "load_policy": "rl_training.policies.files",
     "open_run": "rl_training.runs.saved",
     "read_log": "rl_training.data.read",
     "register_algorithm": "rl_training.api.algorithms",

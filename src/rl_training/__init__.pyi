@@ -28,7 +28,7 @@ from rl_training.data.formats import register_format as register_format
 from rl_training.data.offline_dataset import TransitionDataset as TransitionDataset
 from rl_training.data.read import read_log as read_log
 from rl_training.models.networks import register_network as register_network
-from rl_training.policies.loading import load_policy as load_policy
+from rl_training.policies.files import load_policy as load_policy
 from rl_training.recommend.auto import auto as auto
 from rl_training.runs.saved import judge as judge
 from rl_training.runs.saved import open_run as open_run

@@ -27,10 +27,10 @@ from rl_training.data.costs import counted_signals
 from rl_training.models import MLPCAPSModel, MLPIQLModel
 from rl_training.models.switching import Budget, SwitchingActor, second_head
 from rl_training.policies.export.torchscript import torchscript_outputs
-from rl_training.policies.loading import load_policy
+from rl_training.policies.files import load_policy
+from rl_training.policies.inputs import SignalMemory
 from rl_training.policies.opened import DeployedPolicy
 from rl_training.policies.policy import Policy, pack_policy, unpack_policy
-from rl_training.policies.signals import SignalMemory
 from rl_training.runs.export import export_policy
 from rl_training.serve.sessions import Served, Sessions
 

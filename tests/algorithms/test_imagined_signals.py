@@ -22,8 +22,8 @@ from rl_training.core.signals import Program, Signals
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import ObservationNormalizer
 from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.policies.inputs import SignalMemory
 from rl_training.policies.policy import Policy
-from rl_training.policies.signals import SignalMemory
 from rl_training.runtime.offline_data import build_offline_dataset
 
 TEXTS = ("x", "lags(a, 2)", "y", "diff(y)", "mean(x, 3)", "x - lag(y, 2)", "sum(y, -1, 1)", "steps()")

@@ -77,7 +77,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     recorder = Recorder(tmp_path / "run")
     modules = {
         "rl_training.runs.train": {"train": recorder.train},
-        "rl_training.policies.loading": {"load_policy": recorder.policy},
+        "rl_training.policies.files": {"load_policy": recorder.policy},
         "rl_training.runs.resume": {
             name: getattr(recorder, name) for name in ("evaluate_checkpoint", "resume_training")
         },

@@ -145,7 +145,7 @@ def test_train_straight_from_tables_and_again_from_its_config(
         assert run("train", "--config", run_dir / "config.yaml", "--quiet") == 0
     capsys.readouterr()
     assert run("export", "--checkpoint", run_dir, "--out", "policy.safetensors") == 0
-    from rl_training.policies.loading import load_policy
+    from rl_training.policies.files import load_policy
 
     action = load_policy(tmp_path / "policy.safetensors").predict([50.0, 1.0])
     assert action.shape == (1,) and 0.0 <= action[0] <= 100.0

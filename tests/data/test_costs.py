@@ -13,8 +13,8 @@ from rl_training import TransitionDataset
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.cli.options import table_fields, with_column_options
 from rl_training.config.data import OfflineDataFields, TableFields
+from rl_training.config.limits import Limit
 from rl_training.core.errors import ConfigError, DataError
-from rl_training.core.limits import Limit
 from rl_training.core.spaces import Spaces
 from rl_training.data import load_transition_dataset, mix_transition_datasets
 from rl_training.data.convert import read_location, target_location, write_location

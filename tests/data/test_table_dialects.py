@@ -13,7 +13,7 @@ import pytest
 
 from rl_training.cli import main
 from rl_training.config.data import DatasetSource
-from rl_training.config.periods import parse_episode_length
+from rl_training.config.limits import parse_episode_length
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.data import TransitionDataset, read_log
 from rl_training.data.disk import CACHE_VARIABLE, cached_log

@@ -20,8 +20,8 @@ from judging_problems import (
     small,
     uniform_lqr_log,
 )
+from rl_training.config.limits import Limit
 from rl_training.core.errors import ConfigError
-from rl_training.core.limits import Limit
 from rl_training.data import TransitionDataset
 from rl_training.judging import Judgement, judge
 from rl_training.judging.costs import CostValues, LoggedCosts, until_the_end, with_last_rows

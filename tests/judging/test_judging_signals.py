@@ -25,10 +25,10 @@ from rl_training.judging import judge
 from rl_training.judging.log import JudgedLog, Scale
 from rl_training.judging.model import FollowedSignals
 from rl_training.judging.policies import JudgedPolicy, actions_in_the_log, asked_by_log, rollout_actions
-from rl_training.policies.loading import load_policy
+from rl_training.policies.files import load_policy
+from rl_training.policies.inputs import SignalMemory
 from rl_training.policies.opened import DeployedPolicy
 from rl_training.policies.policy import Policy
-from rl_training.policies.signals import SignalMemory
 from rl_training.runs.export import export_policy
 
 PROGRAM = Program(("x", "lags(a, 2)", "y", "diff(y)", "mean(x, 3)"), ("x", "y"), ("a",))

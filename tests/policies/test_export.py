@@ -28,7 +28,7 @@ from rl_training.policies.export import onnx as onnx_export
 from rl_training.policies.export.card import mean_interval, student_interval
 from rl_training.policies.export.torchscript import METADATA_FILE, open_torchscript, quiet_deprecation
 from rl_training.policies.export.trace import trace_policy
-from rl_training.policies.loading import load_policy
+from rl_training.policies.files import load_policy
 from rl_training.policies.opened import describe_policy
 from rl_training.policies.policy import Policy, load_saved_policy
 from rl_training.runs import export as exporting

@@ -24,9 +24,9 @@ from rl_training.policies.acting import Controller
 from rl_training.policies.export.numpy import light_policy_bytes, open_light
 from rl_training.policies.export.torchscript import METADATA_FILE, quiet_deprecation
 from rl_training.policies.export.trace import trace_policy
+from rl_training.policies.files import load_policy
 from rl_training.policies.guard import WITH_ACTIONS, Fallback, GuardFacts
 from rl_training.policies.guard_fitting import Guard, GuardConfig, fit_guard, novelties, unpack_guard
-from rl_training.policies.loading import load_policy
 from rl_training.policies.opened import ACTION, describe_policy
 from rl_training.runs import export as exporting
 from rl_training.runs.export import guard_of_rows

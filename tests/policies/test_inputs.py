@@ -18,9 +18,9 @@ from rl_training.judging.verdict import DialCurve, DialPosition
 from rl_training.models.actors import DeterministicTanh
 from rl_training.models.networks import NetworkPlan
 from rl_training.policies.export.torchscript import torchscript_outputs
+from rl_training.policies.files import load_policy
 from rl_training.policies.guard_fitting import GuardConfig, fit_guard
 from rl_training.policies.inputs import RuntimeInput
-from rl_training.policies.loading import load_policy
 from rl_training.policies.policy import Policy, pack_policy, unpack_policy
 from rl_training.runs.export import export_policy
 

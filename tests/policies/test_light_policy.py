@@ -19,7 +19,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.spaces import Spaces
 from rl_training.policies.export.numpy import LightPolicy, light_policy_bytes, open_light
 from rl_training.policies.export.program import OPERATIONS, Node, Program
-from rl_training.policies.loading import load_policy
+from rl_training.policies.files import load_policy
 from rl_training.policies.opened import METADATA_KEY
 from rl_training.runs.export import export_checkpoint
 

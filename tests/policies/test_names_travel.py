@@ -21,9 +21,8 @@ from rl_training.core.spaces import FeatureNames, Spaces
 from rl_training.models import MLPTD3Model
 from rl_training.policies.export.card import model_card
 from rl_training.policies.export.trace import trace_policy
-from rl_training.policies.files import predict_file
+from rl_training.policies.files import load_policy, predict_file
 from rl_training.policies.guard_fitting import GuardConfig, fit_guard
-from rl_training.policies.loading import load_policy
 from rl_training.policies.opened import describe_policy
 from rl_training.policies.policy import load_saved_policy
 

@@ -20,10 +20,10 @@ from rl_training.core.transforms import RewardTransform
 from rl_training.policies.acting import Controller
 from rl_training.policies.export.torchscript import quiet_deprecation
 from rl_training.policies.export.trace import trace_policy
+from rl_training.policies.files import load_policy
 from rl_training.policies.guard import Fallback
-from rl_training.policies.loading import load_policy
+from rl_training.policies.inputs import RateLimit, SignalMemory
 from rl_training.policies.policy import Policy, pack_policy, unpack_policy
-from rl_training.policies.signals import RateLimit, SignalMemory
 from rl_training.policies.torch_signals import TorchSignals
 from rl_training.runs.export import export_policy
 from rl_training.runs.saved import open_run

@@ -15,8 +15,8 @@ import torch
 
 import rl_training
 from rl_training.cli import main
+from rl_training.config.limits import Limit
 from rl_training.core.errors import ConfigError, DataError, RunFailed
-from rl_training.core.limits import Limit
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.data import DataInfo, TransitionDataset
 from rl_training.data.splits import split_episodes

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fake_world import World
+from rl_training.config.limits import Limit
 from rl_training.core.errors import EnvironmentProblem, UserError
-from rl_training.core.limits import Limit
 from rl_training.core.spaces import Spaces
 from rl_training.policies.acting import ActingPolicy
 from rl_training.policies.inputs import RuntimeInput

@@ -23,8 +23,7 @@ from rl_training.data.convert import (
     write_location,
 )
 from rl_training.data.inspect import inspect_log
-from rl_training.policies.files import predict_file
-from rl_training.policies.loading import load_policy
+from rl_training.policies.files import load_policy, predict_file
 from rl_training.report.compare import compare_runs
 from rl_training.report.pages import write_report
 from rl_training.report.study import find_runs

@@ -20,8 +20,8 @@ from rl_training.algorithms.learner import Batch, MetricTensors, Noise
 from rl_training.algorithms.recipe import Recipe
 from rl_training.config import setting
 from rl_training.config.data import OfflineFields
+from rl_training.config.limits import Limit
 from rl_training.core.errors import ConfigError
-from rl_training.core.limits import Limit
 from rl_training.models.actors import StochasticActor
 from rl_training.models.critics import QEnsemble, StateValue
 from rl_training.models.models import IQLNetworkConfig

@@ -24,7 +24,7 @@ from rl_training.core.types import Facts
 from rl_training.models.actors import gaussian_log_prob
 from rl_training.models.dynamics import DynamicsEnsemble, DynamicsModel
 from rl_training.models.models import PolicyModel
-from rl_training.policies.signals import SignalMemory
+from rl_training.policies.inputs import SignalMemory
 
 WEIGHT_DECAY = 1e-5
 

@@ -84,7 +84,7 @@ def predict(
     """
     import numpy as np
 
-    from rl_training.policies.loading import load_policy
+    from rl_training.policies.files import load_policy
     from rl_training.runs.observations import chunks_by_name, read_observations
 
     if out is not None and (obs is not None or obs_file in (None, "-")):

@@ -7,13 +7,12 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
+from rl_training.config.limits import Limit, parse_episode_length, parse_limits
 from rl_training.config.model import ConfigModel, setting
-from rl_training.config.periods import parse_episode_length
 from rl_training.config.run import ControlFields, FineTuneFields, RewardFields, SelfJudgingFields, ShareFields
-from rl_training.core.addresses import is_database, password_problem
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
 from rl_training.core.expressions import MAX_ROWS_BACK, split_list
-from rl_training.core.limits import Limit, parse_limits
+from rl_training.core.files import is_database, password_problem
 from rl_training.core.registry import BUILTIN_FORMATS, Registry
 from rl_training.core.schema import MAX_N_STEP, MAX_ROWS
 from rl_training.core.spaces import Choice

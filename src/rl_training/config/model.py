@@ -63,7 +63,7 @@ def setting(
     The bounds hold for every number in the value: a list is checked entry by entry, and `None` or a word such
     as "auto" passes. Pydantic's own bounds cannot do that for `float | Literal["auto"]`, so they are kept
     beside the field and checked by `ConfigModel`. `most` is a size that no machine
-    could want (`config.limits`) and is not worth a word in a table; `longest` limits the entries of a list.
+    could want (`core/schema.py`) and is not worth a word in a table; `longest` limits the entries of a list.
     """
     given = {"gt": gt, "ge": ge, "lt": lt, "le": le}
     bounds: JsonDict = {name: limit for name, limit in given.items() if limit is not None}

@@ -1,11 +1,11 @@
-"""How far what a policy sees today lies from what it was trained on: population stability per column.
+"""What a served policy meets: columns of decision logs, and how far what it sees lies from its training data.
 
-Numpy only: an exported policy carries the reference, and whoever serves it compares.
+Numpy only: an exported policy carries the shares of its training columns, and whoever serves it compares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,23 @@ import numpy as np
 from rl_training.core.errors import UserError
 from rl_training.core.schema import fact, read_facts
 from rl_training.core.types import Array, Facts, State
+
+OWN_COLUMNS = (
+    *("decision", "session", "episode", "step", "at", "novelty", "flagged", "policy"),
+    *("inputs", "served_as", "latency_ms"),
+)
+RECOMMENDED = "recommended_"
+"""Before the name of an action: what the policy proposed; the bare name holds what was done."""
+
+
+def is_decision_log(names: Collection[str]) -> bool:
+    return {*OWN_COLUMNS} <= {*names}
+
+
+def written_by_serve(name: str) -> bool:
+    """Whether a column of a decision log is neither observed nor done."""
+    return name in OWN_COLUMNS or name.startswith(RECOMMENDED)
+
 
 LEAST_SHARE = 1e-4
 """What an empty bin counts as, so that one row in it is not infinitely surprising."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rl_training.config.data import FORMATS, DatasetSource
-from rl_training.core.addresses import absolute, is_database, refuse_password
 from rl_training.core.errors import DataError
+from rl_training.core.files import absolute, is_database, refuse_password
 from rl_training.core.spaces import Spaces
 from rl_training.data.formats import (
     format_of_ending,

@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from rl_training.config.limits import Limit, check_costs_named
 from rl_training.core.errors import DataError
 from rl_training.core.expressions import Expression, quoted
-from rl_training.core.limits import Limit, check_costs_named
 from rl_training.core.over_log import LogRows, OverLog, refuse_long_lags, refuse_no_number, rows_since_start
 from rl_training.core.signals import Program, Signals, in_single_precision
 from rl_training.core.types import Array, State

@@ -20,9 +20,8 @@ import numpy as np
 from torch import Tensor
 
 from rl_training.config.data import DatasetSource, TableFields
-from rl_training.core.addresses import is_database
 from rl_training.core.errors import DataError
-from rl_training.core.files import CACHE_VARIABLE, cache_directory, reason
+from rl_training.core.files import CACHE_VARIABLE, cache_directory, is_database, reason
 from rl_training.core.types import Array, State
 from rl_training.data.fields import FIELDS, further_fields
 from rl_training.data.formats import read_source, resolve_kind

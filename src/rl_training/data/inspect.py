@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rl_training.config.limits import Limit, check_costs_named
 from rl_training.core.errors import DataError
-from rl_training.core.limits import Limit, check_costs_named
 from rl_training.core.spaces import Spaces, level_text
 from rl_training.core.types import Array, State
 from rl_training.data.advice import Advice, advise

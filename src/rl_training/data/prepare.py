@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from rl_training.config.data import OfflineDataFields
+from rl_training.config.limits import Limit, check_costs_named
 from rl_training.config.run import RewardFields
 from rl_training.core.drift import describe_columns
 from rl_training.core.errors import ConfigError, DataError
-from rl_training.core.limits import Limit, check_costs_named
 from rl_training.core.signals import Signals
 from rl_training.core.spaces import Spaces, level_text
 from rl_training.core.transforms import (

@@ -18,9 +18,8 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rl_training.core.addresses import FILE_SYSTEMS, refuse_password, scheme_of
 from rl_training.core.errors import DataError
-from rl_training.core.files import cache_directory
+from rl_training.core.files import FILE_SYSTEMS, cache_directory, refuse_password, scheme_of
 from rl_training.data.tables.files import PATTERN_SIGNS, import_pyarrow
 
 

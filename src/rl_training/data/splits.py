@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from rl_training.config.data import OfflineFields
+from rl_training.config.limits import Limit
 from rl_training.core.errors import DataError
-from rl_training.core.limits import Limit
 from rl_training.core.streams import derive_seed
 from rl_training.data.episodes import (
     BoolArray,

@@ -22,10 +22,9 @@ from rl_training.judging.verdict import Check
 from rl_training.models.actors import draw_many, gaussian_log_prob, squashed_log_prob
 from rl_training.models.choices import FactoredActor
 from rl_training.policies.acting import REMEMBERS, Controller
-from rl_training.policies.inputs import RuntimeInput
+from rl_training.policies.inputs import RuntimeInput, SignalMemory, rate_limit_of
 from rl_training.policies.opened import DeployedPolicy, FileMemory
 from rl_training.policies.policy import Policy
-from rl_training.policies.signals import SignalMemory, rate_limit_of
 
 _CHUNK = 16_384
 OUTSIDE_TOLERANCE = 0.01

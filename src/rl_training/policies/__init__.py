@@ -4,7 +4,7 @@ from rl_training.core.registry import lazy_exports
 
 SOURCES = {
     "Policy": "rl_training.policies.policy",
-    "load_policy": "rl_training.policies.loading",
+    "load_policy": "rl_training.policies.files",
     "register_actor": "rl_training.policies.policy",
     "register_memory": "rl_training.policies.policy",
 }

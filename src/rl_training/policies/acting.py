@@ -24,8 +24,7 @@ from rl_training.core.errors import CheckpointError, UserError
 from rl_training.core.spaces import FeatureNames, FloatArray, Spaces
 from rl_training.core.types import Array, Facts, State
 from rl_training.policies.guard import LIMIT, NO_GUARD, Fallback, GuardFacts
-from rl_training.policies.inputs import Given, Inputs, with_defaults
-from rl_training.policies.signals import SignalMemory, rate_limit_of
+from rl_training.policies.inputs import Given, Inputs, SignalMemory, rate_limit_of, with_defaults
 
 BoolArray = npt.NDArray[np.bool_]
 

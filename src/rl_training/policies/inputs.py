@@ -1,18 +1,23 @@
-"""Numbers that whoever runs a policy chooses while it runs, such as a dial from 0 to 1."""
+"""What a policy is given beside what it sees now: numbers chosen while it runs, and signals of the past.
+
+Numpy only, as `acting.py`; the same signals in torch, for files and rollouts, are in `torch_signals.py`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
-from rl_training.core.spaces import FloatArray
-from rl_training.core.types import Facts, State
+from rl_training.core.over_log import BoolArray
+from rl_training.core.signals import Signals
+from rl_training.core.spaces import FloatArray, Spaces
+from rl_training.core.types import Array, Facts, State
 
 Given = Mapping[str, npt.ArrayLike | None]
 """Name -> one number, or one per row; nothing stands for the default."""
@@ -107,3 +112,84 @@ def refuse_unknown(inputs: Inputs, given: Mapping[str, Any]) -> None:
 def inputs_of(described: Sequence[Facts] | None) -> Inputs:
     """The inverse of `to_dict` for each."""
     return tuple(RuntimeInput.from_dict(each) for each in described or ())
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """By how much actions may move in a step from what was done before it: the last step of acting.
+
+    The action that runs is clip(action, before - rate, before + rate), where what was done before counts as
+    on the bounds if it lies outside of them, so that no action ever does.
+    """
+
+    columns: tuple[int, ...]
+    """which actions are limited"""
+    signals: tuple[int, ...]
+    """which signal holds the last value of each"""
+    rates: FloatArray
+
+    @classmethod
+    def of(cls, signals: Signals) -> RateLimit | None:
+        """The limits of a policy; none where no action has one."""
+        if not (limited := signals.limited):
+            return None
+        columns, places, rates = zip(*limited, strict=True)
+        return cls(tuple(columns), tuple(places), np.array(rates, dtype=np.float32))
+
+    def limited(self, actions: FloatArray, before: FloatArray, spaces: Spaces) -> FloatArray:
+        """Actions `[n, action_columns]` as they may run after `before`, of the same shape."""
+        low, high = (
+            np.array(bounds, dtype=np.float32)[list(self.columns)]
+            for bounds in (spaces.action_low, spaces.action_high)
+        )
+        last = np.clip(before[:, self.columns], low, high).astype(np.float64)
+        least, most = np.float32(last - self.rates), np.float32(last + self.rates)
+        limited = actions.copy()
+        limited[:, self.columns] = np.clip(actions[:, self.columns], least, most)
+        return limited
+
+    def before(self, asked: FloatArray, spaces: Spaces) -> FloatArray:
+        """What was done before, out of the signals; where nothing is limited, nothing is said."""
+        last = np.zeros((len(asked), spaces.action_columns), dtype=np.float32)
+        last[:, self.columns] = asked[:, self.signals]
+        return last
+
+
+class SignalMemory:
+    """`Memory` of a program of signals, known to checkpoints by its texts."""
+
+    kind: ClassVar[str] = "signals"
+
+    def __init__(
+        self,
+        signals: Sequence[str],
+        columns: Sequence[str],
+        actions: Sequence[str],
+        state_size: int,
+        first_action: Sequence[float],
+        rates: Sequence[float | None] = (),
+    ) -> None:
+        facts = {"signals": signals, "columns": columns, "actions": actions, "state_size": state_size}
+        self.signals = Signals.from_dict({**facts, "first_action": first_action, "rates": rates})
+        self.program = self.signals.program
+        self.first_action = self.signals.first_action
+        self.feature_dim, self.state_size = self.program.width, self.program.layout.size
+        self.rate_limit = RateLimit.of(self.signals)
+
+    @classmethod
+    def of(cls, signals: Signals) -> SignalMemory:
+        return cls(**signals.to_dict())
+
+    def features(
+        self, obs: FloatArray, last_action: FloatArray, state: Array, first: BoolArray
+    ) -> tuple[FloatArray, Array]:
+        return self.program.step(obs, last_action, state, first)
+
+    def to_dict(self) -> Facts:
+        return self.signals.to_dict()
+
+
+def rate_limit_of(memory: object) -> RateLimit | None:
+    """The limits that a policy's memory holds; a memory of others has none."""
+    limit = getattr(memory, "rate_limit", None)
+    return limit if isinstance(limit, RateLimit) else None

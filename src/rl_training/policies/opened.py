@@ -21,8 +21,7 @@ from rl_training.core.version import library_versions
 from rl_training.policies.acting import COUNTED, NOTHING_CHOSEN, REMEMBERS, ActingPolicy
 from rl_training.policies.export.program import MOST_NODES, upgraded_metadata
 from rl_training.policies.guard import GuardFacts
-from rl_training.policies.inputs import Given, Inputs, columns_of, inputs_of
-from rl_training.policies.signals import SignalMemory
+from rl_training.policies.inputs import Given, Inputs, SignalMemory, columns_of, inputs_of
 
 if TYPE_CHECKING:
     from rl_training.policies.export.program import Program

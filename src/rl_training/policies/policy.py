@@ -38,8 +38,7 @@ from rl_training.models.switching import HEADS, Budget, SwitchingActor
 from rl_training.policies.acting import ActingPolicy, Memory
 from rl_training.policies.guard import NO_GUARD, GuardFacts
 from rl_training.policies.guard_fitting import Guard, unpack_guard
-from rl_training.policies.inputs import Given, Inputs, columns_of, inputs_of
-from rl_training.policies.signals import SignalMemory, rate_limit_of
+from rl_training.policies.inputs import Given, Inputs, SignalMemory, columns_of, inputs_of, rate_limit_of
 from rl_training.policies.torch_signals import TorchRateLimit
 
 
@@ -286,7 +285,7 @@ def register_actor(actor: type[Actor]) -> None:
 
 
 MEMORIES: Registry[Callable[..., Memory]] = Registry(
-    "memory", "rl_training.memories", {"signals": "rl_training.policies.signals:SignalMemory"}
+    "memory", "rl_training.memories", {"signals": "rl_training.policies.inputs:SignalMemory"}
 )
 
 

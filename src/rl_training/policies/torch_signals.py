@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_training.core.signals import OneStep, Program, StepOperations
 from rl_training.core.spaces import Spaces
-from rl_training.policies.signals import RateLimit
+from rl_training.policies.inputs import RateLimit
 
 
 def _compared(compare: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:

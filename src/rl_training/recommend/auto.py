@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from rl_training.config import ConfigModel, setting
+from rl_training.config.limits import check_costs_named, parse_limits
 from rl_training.core.checkpoints import checkpoint_path
 from rl_training.core.errors import ConfigError, DataError, RunFailed, UserError
 from rl_training.core.files import parse_json, write_json_atomic
-from rl_training.core.limits import check_costs_named, parse_limits
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Facts, State
 from rl_training.data.advice import advise

@@ -12,8 +12,8 @@ import torch
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.recipe import get_recipe
+from rl_training.config.limits import Limit
 from rl_training.config.run import TrainConfig, load_config
-from rl_training.core.limits import Limit
 from rl_training.core.machine import choose_device
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import PENALTIES, Facts, State

@@ -28,7 +28,7 @@ from rl_training.policies.export.program import Program
 from rl_training.policies.export.trace import trace_policy
 from rl_training.policies.guard import middle_action
 from rl_training.policies.guard_fitting import Guard, GuardConfig, fit_guard
-from rl_training.policies.inputs import Given
+from rl_training.policies.inputs import Given, SignalMemory
 from rl_training.policies.opened import (
     ACTION,
     GUARDED,
@@ -38,7 +38,6 @@ from rl_training.policies.opened import (
     describe_policy,
 )
 from rl_training.policies.policy import Policy, policy_of_state
-from rl_training.policies.signals import SignalMemory
 from rl_training.runs.directory import sister_scores
 from rl_training.runs.saved import SavedRun, acting_fields, judge
 

@@ -18,7 +18,7 @@ from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Facts, State
 from rl_training.data.info import ReferenceReturns
 from rl_training.policies.acting import ActingPolicy
-from rl_training.policies.loading import is_policy_file, load_exported
+from rl_training.policies.files import is_policy_file, load_exported
 from rl_training.runs.saved import (
     SavedRun,
     Surroundings,

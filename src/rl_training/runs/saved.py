@@ -49,7 +49,7 @@ from rl_training.judging.fit import OnProgress
 from rl_training.judging.judge_policies import judge as judge_policies
 from rl_training.judging.policies import Predicts, check_predicts
 from rl_training.judging.verdict import Judgement
-from rl_training.policies.loading import is_policy_file, load_policy
+from rl_training.policies.files import is_policy_file, load_policy
 from rl_training.policies.policy import (
     BESIDE_THE_LEARNER,
     NOT_FOR_ACTING,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rl_training.config.run import TrainConfig, list_packaged_configs, load_config
-from rl_training.core.addresses import absolute
 from rl_training.core.errors import ConfigError
+from rl_training.core.files import absolute
 from rl_training.core.registry import algorithm_facts, builtin_algorithms
 from rl_training.core.types import Facts, State
 from rl_training.data.convert import source_location

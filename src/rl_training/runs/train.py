@@ -37,7 +37,7 @@ from rl_training.core.types import Facts, State
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.models.networks import NETWORKS
 from rl_training.policies.export.trace import export_problem
-from rl_training.policies.signals import SignalMemory
+from rl_training.policies.inputs import SignalMemory
 from rl_training.runs.directory import create_run_dir, run_name, summarize_run, write_summary
 from rl_training.runs.metrics import MetricsLog, MetricsLogger, Progress, Sink, online_numbers, read_metrics
 from rl_training.runs.plots import plot_learning_curve

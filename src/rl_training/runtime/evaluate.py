@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from rl_training.config.limits import Limit
 from rl_training.core.errors import DataError, EnvironmentProblem, UserError
-from rl_training.core.limits import Limit
 from rl_training.core.spaces import FeatureNames, Spaces
 from rl_training.core.types import Array, Numbers
 from rl_training.data.costs import TOLD, log_with_costs

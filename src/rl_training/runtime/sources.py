@@ -35,8 +35,8 @@ from rl_training.data.prepare import Fitted, PreparedDataset, failure_reward, re
 from rl_training.data.signals import asked_signals, column_names
 from rl_training.data.splits import LoggedEpisodes
 from rl_training.policies.guard import middle_action
+from rl_training.policies.inputs import SignalMemory
 from rl_training.policies.policy import policy_of_state
-from rl_training.policies.signals import SignalMemory
 from rl_training.runtime.callbacks import Evaluator, held_out_evaluators
 from rl_training.runtime.envs import EnvLike, make_env, spaces_of
 from rl_training.runtime.loop import BatchSource, Collection, Phase

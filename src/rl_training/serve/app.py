@@ -13,12 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from rl_training.core.decision_columns import RECOMMENDED
-from rl_training.core.drift import training_columns
+from rl_training.core.drift import RECOMMENDED, training_columns
 from rl_training.core.errors import UserError, shown
 from rl_training.core.types import Facts, State
 from rl_training.core.version import VERSION
-from rl_training.policies.loading import load_exported
+from rl_training.policies.files import load_exported
 from rl_training.policies.opened import DeployedPolicy
 from rl_training.serve.decisions import Columns, DecisionLog
 from rl_training.serve.safety import Doorkeeper, Refusal, json_object, told_problem

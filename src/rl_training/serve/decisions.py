@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rl_training.core.decision_columns import OWN_COLUMNS, RECOMMENDED
+from rl_training.core.drift import OWN_COLUMNS, RECOMMENDED
 from rl_training.core.errors import UserError, install_hint
 from rl_training.core.types import State
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_training.core.decision_columns import RECOMMENDED
-from rl_training.core.drift import LARGE, NOTICEABLE, ColumnShares, training_columns
+from rl_training.core.drift import LARGE, NOTICEABLE, RECOMMENDED, ColumnShares, training_columns
 from rl_training.core.errors import UserError
 from rl_training.core.files import refuse_unwritable, write_text_atomic
 from rl_training.core.types import Array

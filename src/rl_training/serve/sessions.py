@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from rl_training.core.decision_columns import RECOMMENDED
+from rl_training.core.drift import RECOMMENDED
 from rl_training.core.errors import UserError, did_you_mean, shown
 from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Facts, State

@@ -10,7 +10,7 @@ from pathlib import Path
 from rl_training.core.errors import UserError, shown
 from rl_training.core.files import CHECKPOINT_FOLDER
 from rl_training.data.formats import known_suffixes
-from rl_training.policies.loading import is_policy_file
+from rl_training.policies.files import is_policy_file
 from rl_training.runs.directory import CONFIG_FILE
 from rl_training.serve.safety import Refusal
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_training.core.decision_columns import OWN_COLUMNS
-from rl_training.core.drift import training_columns
+from rl_training.core.drift import OWN_COLUMNS, training_columns
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import level_text
 from rl_training.core.types import Facts, State, number

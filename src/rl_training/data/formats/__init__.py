@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rl_training.config.data import AUTO, FORMATS, TABLE_FIELDS, DatasetSource
-from rl_training.core.addresses import is_database
 from rl_training.core.errors import DataError
+from rl_training.core.files import is_database
 from rl_training.data.costs import log_with_costs
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.config.data import TableFields
-from rl_training.config.periods import parse_episode_length
+from rl_training.config.limits import parse_episode_length
 from rl_training.core.errors import DataError, did_you_mean, install_hint
 from rl_training.core.types import Array
 from rl_training.data.tables import cells

@@ -12,7 +12,7 @@ import numpy as np
 
 from rl_training.config.data import TABLE_FIELDS, ColumnsConfig, DatasetSource, plain_level
 from rl_training.config.yaml import dump_yaml
-from rl_training.core.decision_columns import RECOMMENDED, is_decision_log, written_by_serve
+from rl_training.core.drift import RECOMMENDED, is_decision_log, written_by_serve
 from rl_training.core.errors import DataError
 from rl_training.core.types import Array
 from rl_training.data.reading import FEW_LEVELS, piles_up

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rl_training.config.data import DatasetSource
-from rl_training.core.addresses import is_database
 from rl_training.core.errors import DataError
+from rl_training.core.files import is_database
 from rl_training.data.remote import local_path
 from rl_training.data.tables.files import files_of, import_pyarrow
 from rl_training.data.tables.frames import WORKBOOKS, FrameRows, made_wide, read_workbook

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from rl_training.config.data import DatasetSource
-from rl_training.core.addresses import database_file, scheme_of
 from rl_training.core.errors import DataError, did_you_mean, install_hint
+from rl_training.core.files import database_file, scheme_of
 from rl_training.data.tables.files import import_pyarrow
 
 _CONNECTION = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rl_training.config.data import TableFields
-from rl_training.config.periods import DAY, EpisodeLength, parse_episode_length
+from rl_training.config.limits import DAY, EpisodeLength, parse_episode_length
 from rl_training.core.errors import DataError
 from rl_training.core.types import Array
 from rl_training.data.episodes import BoolArray, episode_starts

@@ -15,9 +15,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from rl_training.core.errors import UserError
 from rl_training.core.types import Array
 from rl_training.policies.export.program import Node, Program
+from rl_training.policies.inputs import SignalMemory
 from rl_training.policies.opened import FIRST, NEXT_STATE, PREVIOUS, STATE
 from rl_training.policies.policy import Policy
-from rl_training.policies.signals import SignalMemory
 from rl_training.policies.torch_signals import TorchSignals
 
 
