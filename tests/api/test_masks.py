@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,18 @@ from helpers import tiny_config, train
 from learner_checks import close, numbers
 from level_values import LevelModel
 from rl_training.algorithms import DQN, SAC, DiscreteCQL, losses
+from rl_training.cli import main
 from rl_training.core.errors import ConfigError, DataError, EnvironmentProblem, UserError
 from rl_training.core.spaces import Box, Choice, Spaces
 from rl_training.data import DataInfo, TransitionDataset
 from rl_training.data.log import EpisodeLog
 from rl_training.data.read import load_transition_dataset
+from rl_training.judging import judge
 from rl_training.models import MLPDQNModel, MLPSACModel
 from rl_training.models.choices import EpsilonGreedy, FactoredActor, LevelCritics, allowed_levels, entropy
 from rl_training.models.networks import NetworkPlan
 from rl_training.policies.acting import Controller
+from rl_training.policies.export.torchscript import torchscript_outputs
 from rl_training.policies.guard import Fallback
 from rl_training.runs.export import export_checkpoint
 from rl_training.runs.resume import evaluate_checkpoint, resume_training
@@ -303,11 +307,16 @@ def gates_log(**changes: Any) -> dict[str, Any]:
 MASK = ("open_0", "open_1", "open_2")
 
 
-def read(folder: Path, columns: dict[str, Any], mask: Sequence[str] = MASK, **fields: Any) -> Any:
-    """The log by way of a file."""
+def written(folder: Path, columns: dict[str, Any]) -> Path:
     file = folder / "log.csv"
     rows = zip(*columns.values(), strict=True)
     file.write_text("\n".join(",".join(map(str, row)) for row in [tuple(columns), *rows]))
+    return file
+
+
+def read(folder: Path, columns: dict[str, Any], mask: Sequence[str] = MASK, **fields: Any) -> Any:
+    """The log by way of a file."""
+    file = written(folder, columns)
     mapped: dict[str, Any] = {"observations": ["seen"], "actions": ["gate{0,1,2}"], "reward": "pay"}
     mapped |= {"episode": "run", "fields": {"action_mask": list(mask)} if mask else {}}
     return load_transition_dataset(file, columns=mapped, **fields)
@@ -345,10 +354,13 @@ def test_masks_of_a_log_are_heeded_by_every_export(algo: str, tmp_path: Path) ->
     np.testing.assert_allclose(seen, OPEN[:, 1:], atol=1e-6, err_msg="a mask is not normalised")
     if algo != "bc":  # which does as was done
         assert policy.predict(obs).tolist() == BEST
-    for ending in ("safetensors", "onnx") if algo in ("discrete_cql", "iql") else ():  # two kinds of actors
-        file = tmp_path / f"policy.{ending}"
-        export_checkpoint(run, file)
-        assert rl_training.load_policy(file).predict(obs).tolist() == policy.predict(obs).tolist()
+    for ending in ("safetensors", "onnx", "pt") if algo in ("discrete_cql", "iql") else ():  # kinds of actors
+        file = export_checkpoint(run, tmp_path / f"policy.{ending}")
+        if ending == "pt":
+            answer = torchscript_outputs(file.read_bytes(), ["action"])(obs, {})["action"]
+        else:
+            answer = rl_training.load_policy(file).predict(obs)
+        assert answer.tolist() == policy.predict(obs).tolist()
     (choice,) = np.unique(np.take_along_axis(obs[:, 1:], policy.predict(obs).astype(int), axis=1))
     assert choice == 1.0
     controller = policy.controller()
@@ -368,6 +380,46 @@ def test_masks_that_cannot_be_heeded_are_refused(
 ) -> None:
     with pytest.raises((ConfigError, DataError), match=words):
         read(tmp_path, gates_log(**changes), **fields)
+
+
+def test_a_policy_of_a_masked_log_is_judged_among_masks_that_were_logged(tmp_path: Path) -> None:
+    """Highest open gate: pay 2, or 1 where that one is shut, a third of the time; 5 / 3 a step, twice that
+    with gamma .5. The log takes either of two gates: 1 a step.
+    """
+
+    class Highest:
+        def predict(self, obs: Any) -> Any:
+            return np.where(np.asarray(obs)[:, 3] > 0.5, 2.0, 1.0)[:, None]
+
+    settings: dict[str, Any] = {"gamma": 0.5, "updates": 600, "model_updates": 600, "members": 4}
+    judgement = judge({"highest": Highest()}, read(tmp_path, gates_log()), importance=False, **settings)
+    (told,) = judgement.policies
+    assert told.verdict == "better", told.sentence
+    assert told.low < 10 / 3 < told.high
+
+
+@pytest.mark.slow
+def test_a_mask_is_a_flag_of_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = gates_log(gate=np.array(["low", "mid", "high"])[gates_log()["gate"]])
+    written(tmp_path, log)
+    columns = ["--obs", "seen", "--action", "gate{low,mid,high}", "--reward", "pay", "--episode", "run"]
+    mask = ["--action-mask", "open_0,open_1", "--action-mask", "open_2"]
+    assert main(["data", "inspect", "log.csv", *columns, *mask]) == 0
+    assert "open_2" in capsys.readouterr().out
+    settings = {"gamma": 0.0, "hidden_sizes": [16], "learning_rate": 0.01, "judge_at_end": False}
+    short = ["--set", "total_timesteps=150", "--set", "algo_kwargs.compile=false"]
+    short += [part for key, value in settings.items() for part in ("--set", f"algo_kwargs.{key}={value}")]
+    start = ["train", "--algo", "discrete_cql", "--data", "log.csv", "-q", *columns, *short]
+    assert main([*start, *mask]) == 0
+    run = capsys.readouterr().out.strip()
+    (tmp_path / "ask.csv").write_text("open_2,open_1,open_0,seen\n1,1,1,5.5\n0,1,1,5.5\n0,0,1,5.5\n")
+    assert main(["predict", "-k", run, "--obs-file", "ask.csv"]) == 0
+    assert json.loads(capsys.readouterr().out) == [["high"], ["mid"], ["low"]]
+    assert main([*start, *mask[:2]]) == 2
+    assert "action_mask must have 3 numbers, one per level of each choice" in capsys.readouterr().err
 
 
 def test_masks_that_fit_nothing_are_refused(tmp_path: Path) -> None:

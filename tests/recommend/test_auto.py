@@ -328,6 +328,38 @@ def write_log(path: Path, *, episodes: int = 200, reward: str = "close") -> Path
     return path
 
 
+@pytest.mark.slow
+def test_a_policy_of_choices_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pump pays where the level is low; beside it a valve that pays where it is wide open."""
+    monkeypatch.setattr(portfolio_module, "WITH_CHOICES", (Recipe("iql", "iql", {"beta": 10.0}),))
+    monkeypatch.setattr(portfolio_module, "WIDTHS", (32,))
+    light = {"updates": 500, "model_updates": 500, "members": 3, "importance": False}
+    monkeypatch.setattr(search.saved, "judge", partial(search.saved.judge, **light))
+    draws = np.random.default_rng(0)
+    level, pump = draws.uniform(-1, 1, 1200), draws.choice(["off", "on"], 1200)
+    for actions, bounds in ((["pump{off,on}"], {}), (["pump{off,on}", "valve"], {"action_low": 0.0})):
+        valve = draws.uniform(0.0, 10.0, 1200)
+        pays = ((level < 0) == (pump == "on")) + valve / 10.0 * (len(actions) - 1)
+        frame = {"run": np.arange(1200) // 10, "level": level, "pump": pump, "valve": valve, "pays": pays}
+        columns = {"observations": ["level"], "actions": actions, "reward": "pays", "episode": "run"}
+        told: list[str] = []
+        out = tmp_path / str(len(actions))
+        found = search.auto(
+            frame, columns=columns, fields=bounds, out=out, gamma=0.01, minutes=0.05, say=told.append
+        )
+        assert found.recommended, found.sentence
+        answer = rl_training.load_policy(found.policy).predict([[-0.5], [0.5]])
+        assert answer[:, 0].tolist() == ["on", "off"]
+        assert any("Bounds of the actions" in each for each in told) == bool(bounds)
+
+
+def test_bounds_where_every_action_is_a_choice_are_refused(tmp_path: Path) -> None:
+    frame = {"run": np.arange(80) // 2, "level": np.arange(80.0), "pump": np.arange(80) % 2}
+    columns = {"observations": ["level"], "actions": ["pump{0,1}"], "reward": "level", "episode": "run"}
+    with pytest.raises(ConfigError, match="action_low must be null, where every action is a choice"):
+        search.auto(frame, columns=columns, fields={"action_low": 0.0}, out=tmp_path)
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two short trainings, and a judge with few updates."""

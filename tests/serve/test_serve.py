@@ -19,11 +19,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 
 from asgi import request
+from helpers import BARE_STATE
 from rl_training import BC
 from rl_training.cli import main
 from rl_training.config.data import DatasetSource
@@ -32,10 +34,16 @@ from rl_training.core.errors import UserError
 from rl_training.core.spaces import Box, Choice, FeatureNames, FloatArray, Spaces
 from rl_training.data import TransitionDataset
 from rl_training.data.tables.guess import guess_mapping, look_at
+from rl_training.models.choices import FactoredActor
+from rl_training.models.networks import NetworkPlan
 from rl_training.policies.acting import NOTHING_CHOSEN
 from rl_training.policies.guard import Fallback, GuardFacts
+from rl_training.policies.guard_fitting import GuardConfig, fit_guard
 from rl_training.policies.inputs import RuntimeInput
+from rl_training.policies.loading import load_policy
 from rl_training.policies.opened import DeployedPolicy
+from rl_training.policies.policy import Policy
+from rl_training.runs.export import export_policy
 from rl_training.serve import decisions as decisions_module
 from rl_training.serve.app import LARGEST_BODY, Endpoints, Service, watch_of
 from rl_training.serve.decisions import Columns, DecisionLog, open_database
@@ -118,6 +126,36 @@ def test_what_the_guard_does_not_know_is_said() -> None:
     told = ask(service(), "/act", {"T": 900.0, "level": 0})[1]
     assert told["flagged"] and told["novelty"] == pytest.approx(9.0)
     assert "unlike the guard's data: novelty 9, the limit is 1" in told["reasons"]
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_call_with_a_mask_never_gets_a_level_that_it_rules_out(guarded: bool, tmp_path: Path) -> None:
+    spaces = Spaces.of(4, [Choice(("low", "mid", "high"))], masked=True)
+    actor = FactoredActor(4, 3, NetworkPlan(hidden_sizes=(8,)), levels=(3,), masked=True)
+    names = FeatureNames(("seen", "low_ok", "mid_ok", "high_ok"), ("gate",))
+    policy = Policy(actor, spaces).snapshot()
+    draws = np.random.default_rng(0)
+    masks = draws.integers(0, 2, size=(300, 3))
+    masks[masks.sum(axis=1) == 0] = 1
+    if guarded:
+        rows = torch.from_numpy(np.column_stack([draws.normal(size=300), masks]).astype(np.float32))
+        policy.guard = fit_guard(rows, rows[::4], GuardConfig(actions=False), spaces, "x", (2.0,))
+    state = {**BARE_STATE, "config": {**BARE_STATE["config"], "algo_kwargs": {}}}
+    state["dataset"] = {"features": names.to_dict()}
+    file = export_policy(policy, state, tmp_path / "p.safetensors")
+    asked = service()
+    asked.sessions = Sessions(Served(load_policy(file), "abc"), "act")
+    given = set()
+    for row, mask in enumerate(masks.tolist()):
+        seen = {0: {}, 1: {"seen": None}, 2: {"seen": 1e6}}.get(row % 5, {"seen": float(draws.normal())})
+        call = dict(zip(("low_ok", "mid_ok", "high_ok"), mask, strict=True)) | seen
+        status, told = ask(asked, "/act", {"session": "a", **call})
+        assert status == 200, told
+        if told["action"] is not None:
+            level = told["action"]["gate"]
+            assert call[f"{level}_ok"] == 1, (call, told)
+            given.add(level)
+    assert given == {"low", "mid", "high"}
 
 
 def test_in_shadow_the_answer_is_what_was_applied() -> None:

@@ -189,6 +189,9 @@ _NAMES = {
     "behavior_logprobs": "Log-probability of the action under the logging policy.",
     "operator": "Who acted (shift, person, controller): each is judged beside the policies.",
 }
+_MASK = (
+    "Columns that say, 1 or 0, which levels of choices may be taken in a row: one per level, in their order."
+)
 _RATES = "Most that an action may move in a step, as NAME=NUMBER; may be given several times."
 _COSTS = (
     "What must not happen too often: a name, and a column or formula ('overheat: T_tank > 80'); may be given "
@@ -231,6 +234,7 @@ def with_column_options(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     added = {
         **{key: _option(_flag(key), help, list[str]) for key, (_, help) in _LISTS.items()},
+        "action_mask": _option("--action-mask", _MASK, list[str]),
         **{key: _option(_flag(key), help) for key, help in _NAMES.items()},
         "unit": _option("--unit", _UNITS, list[str]),
         "rate": _option("--rate", _RATES, list[str]),
@@ -262,11 +266,12 @@ def table_fields(options: dict[str, Any]) -> dict[str, Any]:
     """The dataset fields of a config that the given options stand for."""
     from rl_training.core.expressions import split_list
 
-    columns: dict[str, Any] = {
-        field: [name for text in options[key] for name in split_list(text)]
-        for key, (field, _) in _LISTS.items()
-        if options[key]
-    }
+    def names(key: str) -> list[str]:
+        return [name for text in options[key] for name in split_list(text)]
+
+    columns: dict[str, Any] = {field: names(key) for key, (field, _) in _LISTS.items() if options[key]}
+    if options["action_mask"]:
+        columns["fields"] = {"action_mask": names("action_mask")}
     columns |= {key: options[key] for key in _NAMES if options[key] is not None}
     if options["unit"]:
         columns["units"] = dict(_named_unit(text) for text in options["unit"])

@@ -99,6 +99,8 @@ class JudgedLog:
     gamma: float
     discounts: Float64Array | None = None
     """the factor of what follows each row, where it is not gamma everywhere"""
+    mask_size: int = 0
+    """how many of the last numbers observed say which levels of choices may be taken"""
 
     @classmethod
     def from_dataset(
@@ -121,10 +123,12 @@ class JudgedLog:
         for name, values in zip(("obs", "actions", "next_obs", "rewards"), columns, strict=True):
             if not np.isfinite(values).all():
                 raise DataError(f"{data.info.source}: {name} must be finite numbers to be judged")
+        mask_size = 0
         if parts is not None:
-            actions = parts.in_shares(actions)
+            actions, mask_size = parts.in_shares(actions), parts.mask_size if data.info.masked else 0
         dones, ends = as_array(data.dones) != 0, data.episode_ends("a judgement")
-        log = cls(obs, actions, next_obs, columns[3].astype(np.float32), dones, ends, gamma, discounts)
+        rewards = columns[3].astype(np.float32)
+        log = cls(obs, actions, next_obs, rewards, dones, ends, gamma, discounts, mask_size)
         if gamma == 1.0 and not dones[ends].all():
             raise DataError(
                 f"gamma must be < 1: {int((~dones[ends]).sum())} of {log.episodes} episodes do not "

@@ -111,8 +111,27 @@ class FollowedSignals:
         return torch.from_numpy(self.scale.apply(signals)).reshape(predicted.shape)
 
 
-def followed_signals(signals: Signals | None, log: JudgedLog, first: FloatArray) -> FollowedSignals | None:
-    """What follows the signals of a log from its `first` observations; none where a network must."""
+class LoggedMasks:
+    """Masks that were logged, in place of what a network predicts of them: shares, which nobody has seen."""
+
+    def __init__(self, log: JudgedLog) -> None:
+        self.size = log.mask_size
+        self.known = log.columns["next_obs"][:, -self.size :].unique(dim=0)
+
+    def follow(self, predicted: Tensor, actions: FloatArray) -> Tensor:
+        """Scaled observations `[worlds, n, width]` that end with the nearest mask of the log."""
+        seen, mask = predicted[..., : -self.size], predicted[..., -self.size :]
+        nearest = torch.cdist(mask, self.known).argmin(-1)
+        return torch.cat([seen, self.known[nearest]], dim=-1)
+
+
+def followed_columns(
+    signals: Signals | None, log: JudgedLog, first: FloatArray
+) -> FollowedSignals | LoggedMasks | None:
+    """What follows the signals of a log from its `first` observations, or its masks; none where a network
+    must."""
+    if log.mask_size:
+        return LoggedMasks(log)  # which stand beside no signals
     if signals is None or not signals.program.plain_places:
         return None
     in_numbers = log.actions.shape[1] == len(signals.program.actions)  # shares of choices are no columns
@@ -143,7 +162,7 @@ def roll_out(
     members = dynamics.members
     state, alive = first.expand(members, -1, -1), torch.ones(members, len(first), dtype=torch.float64)
     act = rollout_actions(policy, members, config)
-    followed = followed_signals(signals, log, np.tile(log.obs[log.starts[chosen]], (members, 1)))
+    followed = followed_columns(signals, log, np.tile(log.obs[log.starts[chosen]], (members, 1)))
     steps = rollout_steps(log)
     until = np.zeros(len(chosen)) if lengths is None else lengths[chosen]
     further = max(steps, min(LONGEST, int(until.max())))
@@ -206,7 +225,7 @@ def relive(
     expected, _ = dynamics(obs.unsqueeze(0), columns["actions"].unsqueeze(0))
     disturbances = dynamics.change_of(obs, came, columns["rewards"]) - expected
     state = obs[:1].expand(dynamics.members, 1, -1)
-    followed = followed_signals(signals, log, np.tile(log.obs[rows[:1]], (dynamics.members, 1)))
+    followed = followed_columns(signals, log, np.tile(log.obs[rows[:1]], (dynamics.members, 1)))
     steps = []
     for step in range(len(rows)):
         seen = log.obs_scale.undo(state.reshape(dynamics.members, -1).numpy())

@@ -22,7 +22,7 @@ from rl_training.config.limits import check_costs_named, parse_limits
 from rl_training.core.checkpoints import checkpoint_path
 from rl_training.core.errors import ConfigError, DataError, RunFailed, UserError
 from rl_training.core.files import parse_json, write_json_atomic
-from rl_training.core.spaces import Spaces
+from rl_training.core.spaces import Box, Spaces
 from rl_training.core.types import Facts, State
 from rl_training.data.advice import advise
 from rl_training.data.convert import read_location, source_location, target_location, write_location
@@ -57,6 +57,7 @@ from rl_training.runs import saved
 from rl_training.runs.export import export_policy, make_guard
 from rl_training.runs.saved import SavedRun
 from rl_training.runs.self_judging import told_judgement
+from rl_training.runtime.offline_data import stated_spaces
 from rl_training.sweeps.plan import SweepRun, Task
 from rl_training.sweeps.ray import call_on_ray, run_on_ray
 from rl_training.sweeps.workers import run_local, worker_count
@@ -264,14 +265,15 @@ def bounds_of(whole: TransitionDataset, fields: Facts, say: Say) -> Spaces:
     if whole.info.spaces is not None:
         return whole.info.spaces
     actions = whole.actions.reshape(len(whole), -1).double().numpy()
-    low, high = fields.get("action_low"), fields.get("action_high")
-    width = actions.shape[1]
-    if low is None or high is None:
-        low, high = actions.min(axis=0), actions.max(axis=0)
-        say("The bounds of the actions are not stated: the smallest and largest logged ones are taken.")
-    lows, highs = (np.broadcast_to(np.asarray(each, dtype=float), (width,)).tolist() for each in (low, high))
+    choices = whole.info.choices or (None,) * actions.shape[1]
+    bounds = {name: np.atleast_1d(fields[name]).tolist() for name in BOUNDS if fields.get(name) is not None}
+    numbers = actions[:, [choice is None for choice in choices]]
+    if len(bounds) < len(BOUNDS) and numbers.size:
+        logged = (numbers.min(axis=0).tolist(), numbers.max(axis=0).tolist())
+        bounds = {**dict(zip(BOUNDS, logged, strict=True)), **bounds}
+        say("Bounds of the actions are not stated: the smallest and largest logged values are taken.")
     obs_dim = int(np.prod(whole.obs.shape[1:]))
-    return Spaces(obs_dim, tuple(lows), tuple(highs))
+    return stated_spaces(obs_dim, choices, bounds, masked=whole.info.masked)
 
 
 @dataclass(frozen=True)
@@ -302,8 +304,9 @@ class Search:
 
     @property
     def common(self) -> Common:
-        bounds = {"action_low": list(self.spaces.action_low), "action_high": list(self.spaces.action_high)}
-        given = {**self.place, **({} if self.whole.info.spaces is not None else bounds)}
+        boxes = [each for each in self.spaces.parts if isinstance(each, Box)]
+        bounds = {"action_low": [each.low for each in boxes], "action_high": [each.high for each in boxes]}
+        given = {**self.place, **(bounds if boxes and self.whole.info.spaces is None else {})}
         config = self.config
         return Common(given, self.spaces, config.gamma, config.seed, self.held_out, config.minutes)
 
@@ -395,9 +398,8 @@ class Search:
         self.say(f"Judging {len(policies)} candidates by {count} episodes that none of them has seen.")
         judgement = self.judge(policies, log, self.config.seed, "fits")
         judgement = replace(judgement, dials=tuple(dial_curves(judgement, done)))
-        widths = [
-            high - low for low, high in zip(self.spaces.action_low, self.spaces.action_high, strict=True)
-        ]
+        shares = self.spaces.as_shares
+        widths = [high - low for low, high in zip(shares.action_low, shares.action_high, strict=True)]
         choice, second = choose(judgement, widths), None
         if choice.name is not None:
             self.say(f"Judging {choice.name} again on fresh resamples.")

@@ -174,8 +174,6 @@ def _spaces_without_env(dataset: TransitionDataset, settings: OfflineDataFields)
         raise DataError(f"{dataset.info.source}: says of {len(choices)} actions what they are, has {columns}")
     numbers = choices.count(None)
     if settings.action_low is not None and settings.action_high is not None:
-        if not numbers:
-            raise ConfigError("algo_kwargs.action_low must be null, where every action is a choice")
         given = {f"algo_kwargs.{name}": getattr(settings, name) for name in ("action_low", "action_high")}
         tell_few_levels(dataset)
         return stated_spaces(obs_dim, choices, given, masked=dataset.info.masked)
@@ -203,6 +201,8 @@ def stated_spaces(
     """Spaces of choices, and of numbers between the two `bounds` (by name), one of each or one for all."""
     numbers = list(choices).count(None)
     for name, given in bounds.items():
+        if not numbers:
+            raise ConfigError(f"{name} must be null, where every action is a choice")
         if len(given) not in (1, numbers):
             raise ConfigError(f"{name} must have 1 or {numbers} numbers, got {len(given)}")
     sides = [iter(given if len(given) > 1 else [given[0]] * numbers) for given in bounds.values()]

@@ -248,13 +248,20 @@ class Sessions:
         """Action, novelty, whether it is flagged, and why."""
         reasons = [f"{name} is missing" for name in missing]
         if missing and session.controller.fallback is None:
-            return session.last, math.inf, True, [*reasons, "the last action stands in"]
+            return self._standing_in(session, obs), math.inf, True, [*reasons, "the last action stands in"]
         told = session.controller.act(obs, **self.inputs)
         flagged = bool(told.flagged)
         if flagged and not missing:
             reasons.append(f"unlike the guard's data: novelty {float(told.novelty):.3g}, the limit is 1")
         session.last = told.action
         return told.action, float(told.novelty), flagged, reasons
+
+    def _standing_in(self, session: Session, obs: FloatArray) -> FloatArray | None:
+        """The last action; where the mask of now rules it out, the first level that may be taken."""
+        spaces, last = session.policy.policy.spaces, session.last
+        if last is None or not spaces.masked:
+            return last
+        return spaces.within_mask(last[None], np.full_like(last[None], np.nan), obs[None])[0]
 
 
 def defaults_of(inputs: Inputs) -> dict[str, float]:
