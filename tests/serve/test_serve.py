@@ -37,10 +37,10 @@ from rl_training.data.tables.guess import guess_mapping, look_at
 from rl_training.models.choices import FactoredActor
 from rl_training.models.networks import NetworkPlan
 from rl_training.policies.acting import NOTHING_CHOSEN
+from rl_training.policies.files import load_policy
 from rl_training.policies.guard import Fallback, GuardFacts
 from rl_training.policies.guard_fitting import GuardConfig, fit_guard
 from rl_training.policies.inputs import RuntimeInput
-from rl_training.policies.loading import load_policy
 from rl_training.policies.opened import DeployedPolicy
 from rl_training.policies.policy import Policy
 from rl_training.runs.export import export_policy
