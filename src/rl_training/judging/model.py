@@ -116,7 +116,8 @@ class LoggedMasks:
 
     def __init__(self, log: JudgedLog) -> None:
         self.size = log.mask_size
-        self.known = log.columns["next_obs"][:, -self.size :].unique(dim=0)
+        masks = log.columns["next_obs"][:, -self.size :].numpy()
+        self.known = torch.from_numpy(np.unique(masks, axis=0))
 
     def follow(self, predicted: Tensor, actions: FloatArray) -> Tensor:
         """Scaled observations `[worlds, n, width]` that end with the nearest mask of the log."""

@@ -261,7 +261,8 @@ class Sessions:
         spaces, last = session.policy.policy.spaces, session.last
         if last is None or not spaces.masked:
             return last
-        return spaces.within_mask(last[None], np.full_like(last[None], np.nan), obs[None])[0]
+        allowed: FloatArray = spaces.within_mask(last[None], np.full_like(last[None], np.nan), obs[None])[0]
+        return allowed
 
 
 def defaults_of(inputs: Inputs) -> dict[str, float]:
