@@ -157,6 +157,18 @@ def test_an_unknown_table_is_mapped_with_levels_for_words_and_a_question_for_num
     assert "program: text with 3 values" in questions and "program{a,b,c}" in questions
 
 
+@pytest.mark.parametrize("name, values", [("operator", ["anna", "bert"]), ("shift_no", [1, 2, 3])])
+def test_who_acted_is_guessed_from_a_few_values_under_such_a_name(
+    tmp_path: Path, name: str, values: list[object]
+) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{0.1 * r},{r % 7 * 1.5},{values[r // 20 % len(values)]},{r}-a" for r in range(80)]
+    path.write_text(f"level,valve,{name},operator_note\n" + "\n".join(rows) + "\n")
+    guess = guess_mapping(look_at(DatasetSource(dataset_path=str(path))))
+    assert guess.columns.operator == name and f"--operator {name}" in guess.flags()
+    assert name not in guess.columns.observations and not any(name in each for each in guess.questions)
+
+
 def test_a_number_with_few_values_is_learned_as_one_and_said(tmp_path: Path) -> None:
     log = read(table(pump=[row % 2 for row in range(200)]), "pump")
     config = tiny_config("bc", tmp_path, env_id=None, total_timesteps=2)

@@ -276,7 +276,7 @@ def test_columns_are_guessed_corrected_and_shown(ask: Callable[..., Answer], dir
     guess = ask("/api/log/guess", {"file": "log.csv"}).value
     roles = {each["name"]: each["role"] for each in guess["columns"]}
     assert roles == {
-        "run": "episode", "time": "time", "operator": "unused", "T_tank": "observation",
+        "run": "episode", "time": "time", "operator": "operator", "T_tank": "observation",
         "level": "observation",
         "outflow": "observation", "heater": "action", "valve": "action", "score": "reward",
     }  # fmt: skip

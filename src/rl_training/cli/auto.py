@@ -118,7 +118,7 @@ def agreed_mapping(data: str, fields: dict[str, Any]) -> dict[str, Any]:
     guess = guess_of(source_location(data), fields)
     if guess is None:
         return {}
-    line = f"rl-training auto {shlex.quote(data)} {guess.flags().partition(' ')[2].partition(' ')[2]}"
+    line = f"rl-training auto {shlex.quote(data)} {guess.flags()}"
     if not sys.stdin.isatty():
         raise ConfigError(
             f"{data}: say which columns are what (--obs, --action, --reward); a guess, to be checked: {line}"

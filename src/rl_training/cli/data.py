@@ -75,9 +75,12 @@ def show_guess(guess: Guess) -> None:
     typer.echo("\nA mapping to start from, in a config:\n")
     typer.echo(guess.yaml())
     typer.echo(
-        "or on the command line (also of `data inspect` and `data convert`, with the path in front):\n"
+        "or on the command line (also of `data inspect` and `data convert`), everything or one training:\n"
     )
-    typer.echo(f"  rl-training train --algo iql {guess.flags()} --action-low … --action-high …")
+    typer.echo(f"  rl-training auto {shlex.quote(facts.source)} {guess.flags()}")
+    typer.echo(
+        f"  rl-training train --algo iql {guess.data_flag} {guess.flags()} --action-low … --action-high …"
+    )
 
 
 app = typer.Typer(help="Inspect, collect and convert datasets.", no_args_is_help=True)

@@ -211,6 +211,7 @@ TERMINATED_WORDS = _set_of("terminated terminal trip tripped failure failed cras
 TRUNCATED_WORDS = _set_of("truncated timeout timeouts truncation")
 END_WORDS = _set_of("done end last final finished")
 REWARD_WORDS = _set_of("reward rewards score rew")
+OPERATOR_WORDS = _set_of("operator shift crew driver staff who")
 COST_WORDS = _set_of("cost loss penalty error")
 ACTION_WORDS = _set_of("action actions act command cmd ctrl control setpoint output torque")
 ACTUATOR_WORDS = _set_of("valve heater pump fan throttle steering brake motor damper burner")
@@ -235,15 +236,18 @@ class Guess:
             fields.setdefault("missing_values", self.empty_cells)
         return dump_yaml({"algo_kwargs": fields})
 
+    @property
+    def data_flag(self) -> str:
+        return f"--data {shlex.quote(self.facts.source)}"
+
     def flags(self) -> str:
         """The mapping for the command line."""
         columns = self.columns
-        words = [f"--data {shlex.quote(self.facts.source)}"]
-        words += [_option(name, value) for name, value in self.facts.options.items()]
+        words = [_option(name, value) for name, value in self.facts.options.items()]
         words += [f"--obs {shlex.quote(','.join(columns.observations))}"] if columns.observations else []
         actions = [with_levels(name, columns.levels.get(name, ())) for name in columns.actions]
         words += [f"--action {shlex.quote(','.join(actions))}"] if actions else []
-        for role in ("reward", "episode", "time", "terminated", "truncated"):
+        for role in ("reward", *(name for name in _SINGLE_ROLES if name != "reward")):
             value = getattr(columns, role)
             words += [f"--{role} {shlex.quote(value)}"] if value else []
         left = self.has_empty_cells and "missing_values" not in self.facts.options
@@ -273,7 +277,7 @@ class Guess:
             ],
             "mapping": {key: value for key, value in self.columns.to_dict().items() if value},
             "questions": self.questions,
-            "flags": self.flags(),
+            "flags": f"{self.data_flag} {self.flags()}",
         }
 
 
@@ -441,6 +445,10 @@ def _is_time(column: ColumnFacts) -> bool:
     )
 
 
+def _is_operator(column: ColumnFacts) -> bool:
+    return bool(column.levels) and bool(_words(column) & OPERATOR_WORDS)
+
+
 def _is_reward(column: ColumnFacts) -> bool:
     return column.kind == "number" and bool(_words(column) & REWARD_WORDS)
 
@@ -451,6 +459,7 @@ _SINGLE_ROLES = {
     "terminated": (_is_flag(TERMINATED_WORDS), "a flag named like an end of the task"),
     "truncated": (_is_flag(TRUNCATED_WORDS), "a flag named like a cut"),
     "reward": (_is_reward, "named like one"),
+    "operator": (_is_operator, "named like who acts, with a few values"),
 }
 """Role of one column -> whether a column fits it, and why it does."""
 
