@@ -18,7 +18,7 @@ TESTS = {
 }
 FIT, FQE, MODEL, CHECKS = "judging/fit.py", "judging/fqe.py", "judging/model.py", "judging/checks.py"
 JUDGE, WEIGHTS = "judging/judge_policies.py", "judging/importance.py"
-HIDDEN, UNUSED_ROWS = "judging/hidden.py", "data/unused.py"
+HIDDEN, UNUSED_ROWS = "judging/hidden.py", "data/read.py"
 CANDIDATES, RUNS = "judging/candidates.py", "runs/self_judging.py"
 DYNAMICS = "algorithms/dynamics.py"
 STATISTICS, TUNE = "report/statistics.py", "sweeps/tune.py"

@@ -21,8 +21,8 @@ import torch
 from plants import Plant, arm, cascade, delayed, reactor, tank, two_in_one
 
 from rl_training.data import DataInfo, TransitionDataset
+from rl_training.data.read import UnusedColumn
 from rl_training.data.rows import as_array
-from rl_training.data.unused import UnusedColumn
 from rl_training.judging.hidden import is_something_hidden, unmarked_ends
 from rl_training.judging.log import JudgedLog
 from rl_training.judging.model import fit_dynamics

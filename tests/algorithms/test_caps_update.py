@@ -23,7 +23,7 @@ from rl_training.cli import main
 from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.spaces import Choice, Spaces, unit_spaces
-from rl_training.data.costs import counted_signals
+from rl_training.data.formulas import counted_signals
 from rl_training.models import MLPCAPSModel, MLPIQLModel
 from rl_training.models.switching import Budget, SwitchingActor, second_head
 from rl_training.policies.export.torchscript import torchscript_outputs

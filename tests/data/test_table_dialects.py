@@ -18,9 +18,9 @@ from rl_training.core.errors import ConfigError, DataError
 from rl_training.data import TransitionDataset, read_log
 from rl_training.data.disk import CACHE_VARIABLE, cached_log
 from rl_training.data.reading import DataWarning
-from rl_training.data.remote import check_target, copy_folder
 from rl_training.data.tables.cells import times
-from rl_training.data.tables.times import local_times
+from rl_training.data.tables.files import check_target, copy_folder
+from rl_training.data.tables.steps import local_times
 
 pa = pytest.importorskip("pyarrow")
 

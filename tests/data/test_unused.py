@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.data.read import GivenData, as_dataset
-from rl_training.data.unused import UnusedColumn, unused_columns
+from rl_training.data.read import GivenData, UnusedColumn, as_dataset, unused_columns
 
 COLUMNS = {"observations": ["x"], "actions": ["a"], "reward": "-(x - wanted)**2", "episode": "run"}
 ROWS = 12

@@ -12,7 +12,7 @@ import torch
 import rl_training
 from judging_problems import Proportional, feedback_log
 from rl_training.data import TransitionDataset
-from rl_training.data.unused import UnusedColumn
+from rl_training.data.read import UnusedColumn
 from rl_training.judging import judge
 from rl_training.judging.hidden import (
     Tried,

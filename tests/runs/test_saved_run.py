@@ -18,7 +18,7 @@ from rl_training.cli import main
 from rl_training.core import checkpoints
 from rl_training.core.errors import CheckpointError, ConfigError, DataError, UserError
 from rl_training.data import load_transition_dataset
-from rl_training.data.unused import UnusedColumn
+from rl_training.data.read import UnusedColumn
 from rl_training.judging import trained_critic
 from rl_training.judging.verdict import Judgement
 from rl_training.policies.opened import DeployedPolicy

@@ -122,9 +122,9 @@ def inspect(
 
     from rl_training.config.data import TableFields
     from rl_training.data.convert import read_location, source_location
+    from rl_training.data.formulas import log_with_signals
     from rl_training.data.inspect import inspect_log, plot_inspection
     from rl_training.data.reading import DataWarning
-    from rl_training.data.signals import log_with_signals
 
     if plot is not None and no_plot:
         raise ConfigError(f"--plot {plot} and --no-plot contradict each other; give one of them")

@@ -21,12 +21,10 @@ from rl_training.data.formats import (
 )
 from rl_training.data.formats.minari import dataset_directory, id_folder, installed_ids, write_minari
 from rl_training.data.info import INFO_KEYS
-from rl_training.data.log import EpisodeLog
+from rl_training.data.log import EpisodeLog, claim_space, replacing
 from rl_training.data.reading import Target
-from rl_training.data.remote import is_remote, local_path
 from rl_training.data.tables.build import map_columns
-from rl_training.data.tables.files import is_pattern
-from rl_training.data.write import claim_space, replacing
+from rl_training.data.tables.files import is_pattern, is_remote, local_path
 
 MINARI_PREFIX = "minari:"
 """`minari:NAME-v0` names a Minari dataset where a file could stand as well."""

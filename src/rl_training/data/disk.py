@@ -26,15 +26,14 @@ from rl_training.core.types import Array, State
 from rl_training.data.fields import FIELDS, further_fields
 from rl_training.data.formats import read_source, resolve_kind
 from rl_training.data.formats.minari import dataset_directory, name_and_root
+from rl_training.data.formulas import info_with_signals, log_with_signals, mean_action
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import Concatenate
 from rl_training.data.reading import CHUNK_ROWS, Allocate, DataWarning, Target, files_below
-from rl_training.data.remote import local_path
 from rl_training.data.rows import ColumnStore, as_tensor
-from rl_training.data.signals import info_with_signals, log_with_signals, mean_action
-from rl_training.data.tables.files import files_of, is_pattern
+from rl_training.data.tables.files import files_of, is_pattern, local_path
 
 _FORMAT = "flat-2"
 _FACTS = "facts.json"

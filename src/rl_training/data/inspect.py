@@ -15,13 +15,12 @@ from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces, level_text
 from rl_training.core.types import Array, State
 from rl_training.data.advice import Advice, advise
-from rl_training.data.costs import FEWEST_COSTLY, described_costs
 from rl_training.data.episodes import episode_lengths, episode_returns
+from rl_training.data.formulas import FEWEST_COSTLY, described_costs
 from rl_training.data.info import DataInfo
-from rl_training.data.log import EpisodeLog
+from rl_training.data.log import EpisodeLog, replacing
 from rl_training.data.log_checks import hidden_mistakes
 from rl_training.data.reading import BOUND_TOLERANCE, few_levels, few_levels_words, piles_up, row_chunks
-from rl_training.data.write import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,6 @@ from rl_training.core.errors import DataError
 from rl_training.core.over_log import rows_since_start
 from rl_training.core.transforms import RewardTransform, Transform, clip_bounds
 from rl_training.core.types import PENALTIES, STANDARD_FIELDS, Facts
-from rl_training.data.costs import log_with_costs, penalised
 from rl_training.data.episodes import (
     BoolArray,
     Float64Array,
@@ -27,10 +26,10 @@ from rl_training.data.episodes import (
     returns_to_go,
 )
 from rl_training.data.fields import ACTION_MASK, FIELDS, in_order, scaled_with_rewards
+from rl_training.data.formulas import log_with_costs, log_with_signals, penalised, with_history
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.data.rows import ColumnStore, as_array, as_tensor
-from rl_training.data.signals import log_with_signals, with_history
 from rl_training.data.tables.build import frame_log
 
 
@@ -196,7 +195,7 @@ class TransitionDataset:
         return changed._changed(info=taken.info)
 
     def with_costs(self, costs: Mapping[str, str]) -> TransitionDataset:
-        """The rows with these costs (name -> formula over columns); see `rl_training.data.costs`."""
+        """The rows with these costs (name -> formula over columns); see `rl_training.data.formulas`."""
         if not costs or self.cost_names == tuple(costs):
             return self
         taken = log_with_costs(self._as_log("costs"), costs)

@@ -28,9 +28,9 @@ from rl_training.core.transforms import (
     return_range_scale,
 )
 from rl_training.core.types import PENALTIES, Array, State
-from rl_training.data.costs import described_costs, penalty_weights
 from rl_training.data.disk import disk_concatenation
 from rl_training.data.fields import FIELDS, SPACE_FIELDS, Discounting, all_fields
+from rl_training.data.formulas import described_costs, penalty_weights
 from rl_training.data.info import ReferenceReturns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets

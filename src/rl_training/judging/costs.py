@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rl_training.config.limits import Limit, check_costs_named, parse_limits
 from rl_training.core.errors import DataError
-from rl_training.data.costs import FEWEST_COSTLY, described_costs
+from rl_training.data.formulas import FEWEST_COSTLY, described_costs
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.rows import as_array
 from rl_training.judging import checks

@@ -17,9 +17,9 @@ import torch
 
 from rl_training.algorithms.dynamics import Dynamics
 from rl_training.core.streams import derive_seed
-from rl_training.data.early_ends import early_ends
 from rl_training.data.episodes import BoolArray, IntArray
-from rl_training.data.unused import UnusedColumn
+from rl_training.data.log_checks import early_ends
+from rl_training.data.read import UnusedColumn
 from rl_training.judging.log import Float64Array, JudgedLog, NameOf
 from rl_training.judging.verdict import Check
 

@@ -32,9 +32,9 @@ from rl_training.data.log_checks import hidden_mistakes
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import fingerprint
 from rl_training.data.read import GivenData, as_dataset
-from rl_training.data.remote import check_target, copy_folder
 from rl_training.data.rows import as_array
 from rl_training.data.splits import FEWEST_EPISODES, episode_values, split_episodes
+from rl_training.data.tables.files import check_target, copy_folder
 from rl_training.judging.candidates import DIAL, dial_curve
 from rl_training.judging.fit import OnProgress
 from rl_training.judging.log import FEWEST_STINTS

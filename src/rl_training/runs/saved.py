@@ -40,9 +40,8 @@ from rl_training.core.schema import RunFacts
 from rl_training.core.types import Facts, State
 from rl_training.data.convert import source_location
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.read import ArrowTable, GivenData, as_dataset
+from rl_training.data.read import ArrowTable, GivenData, as_dataset, unused_columns
 from rl_training.data.splits import FEWEST_EPISODES, one_after_another, split_episodes
-from rl_training.data.unused import unused_columns
 from rl_training.judging.candidates import at_positions, checked_dials, dial_curve, has_dial, name_at
 from rl_training.judging.checks import TrainedCritic, critic_of_state
 from rl_training.judging.fit import OnProgress

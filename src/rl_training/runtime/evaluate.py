@@ -14,8 +14,8 @@ from rl_training.config.limits import Limit
 from rl_training.core.errors import DataError, EnvironmentProblem, UserError
 from rl_training.core.spaces import FeatureNames, Spaces
 from rl_training.core.types import Array, Numbers
-from rl_training.data.costs import TOLD, log_with_costs
 from rl_training.data.fields import FIELDS
+from rl_training.data.formulas import TOLD, log_with_costs
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.policies.acting import COUNTED, ActingPolicy

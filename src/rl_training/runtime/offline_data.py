@@ -22,7 +22,7 @@ from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.signals import Signals
 from rl_training.core.spaces import Box, Choice, Spaces
-from rl_training.data.costs import log_with_costs
+from rl_training.data.formulas import log_with_costs, mean_action, with_history
 from rl_training.data.info import DataInfo, reference_returns
 from rl_training.data.log import EpisodeLog
 from rl_training.data.offline_dataset import TransitionDataset
@@ -36,7 +36,6 @@ from rl_training.data.reading import (
     few_levels_words,
 )
 from rl_training.data.rows import as_array
-from rl_training.data.signals import mean_action, with_history
 from rl_training.data.splits import LoggedEpisodes, logged_episodes
 from rl_training.policies.policy import load_saved_policy
 from rl_training.runtime.envs import EnvLike, spaces_of

@@ -20,9 +20,9 @@ from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.core.transforms import RewardTransform, Transform
 from rl_training.core.types import STANDARD_FIELDS, Array, Facts, State
-from rl_training.data.costs import penalised
 from rl_training.data.episodes import returns_to_go
 from rl_training.data.fields import FIELDS, Field, scaled_with_rewards
+from rl_training.data.formulas import penalised
 from rl_training.data.rows import ReplayBuffer
 from rl_training.policies.acting import Acting, Memory
 from rl_training.runtime.collect import Collector, FinishedEpisode, Steps

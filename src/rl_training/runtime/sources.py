@@ -27,12 +27,11 @@ from rl_training.core.signals import Signals
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import ObservationNormalizer, RewardTransform, Transform
 from rl_training.core.types import Facts, State
-from rl_training.data.costs import TOLD, counted_signals, penalty_weights
+from rl_training.data.formulas import TOLD, asked_signals, column_names, counted_signals, penalty_weights
 from rl_training.data.info import ReferenceReturns, reference_returns
 from rl_training.data.log import MASKS_ALONE
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.prepare import Fitted, PreparedDataset, failure_reward, reward_transform
-from rl_training.data.signals import asked_signals, column_names
 from rl_training.data.splits import LoggedEpisodes
 from rl_training.policies.guard import middle_action
 from rl_training.policies.inputs import SignalMemory

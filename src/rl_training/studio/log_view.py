@@ -14,10 +14,10 @@ from rl_training.core.spaces import Spaces
 from rl_training.core.types import Array, State
 from rl_training.data.convert import DatasetLocation, read_location, source_location
 from rl_training.data.episodes import episode_starts
+from rl_training.data.formulas import log_with_signals
 from rl_training.data.inspect import Inspection, inspect_log, overview_rows
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import DataWarning
-from rl_training.data.signals import log_with_signals
 from rl_training.data.tables.guess import guess_mapping, look_at, needs_mapping, with_levels
 from rl_training.runtime.offline_data import spaces_of_log
 from rl_training.serve.safety import Refusal

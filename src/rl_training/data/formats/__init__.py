@@ -10,11 +10,10 @@ from pathlib import Path
 from rl_training.config.data import AUTO, FORMATS, TABLE_FIELDS, DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.core.files import is_database
-from rl_training.data.costs import log_with_costs
+from rl_training.data.formulas import log_with_costs, with_history
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target
-from rl_training.data.remote import is_remote, local_path
-from rl_training.data.signals import with_history
+from rl_training.data.tables.files import is_remote, local_path
 
 
 @dataclass(frozen=True)

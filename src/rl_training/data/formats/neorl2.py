@@ -11,9 +11,8 @@ from rl_training.core.errors import DataError
 from rl_training.data.episodes import episode_starts
 from rl_training.data.formats import Format
 from rl_training.data.formats.npz import npz_names, open_npz, write_arrays
-from rl_training.data.log import EpisodeLog
+from rl_training.data.log import EpisodeLog, refuse_loss
 from rl_training.data.reading import Target, as_flags, file_of
-from rl_training.data.write import refuse_loss
 
 KEYS = {"obs": "obs", "actions": "action", "rewards": "reward", "next_obs": "next_obs", "dones": "done"}
 TRUNCATED, INDEX = "truncated", "index"

@@ -15,16 +15,15 @@ import numpy as np
 from rl_training.config.data import DatasetSource
 from rl_training.core.errors import DataError
 from rl_training.core.types import Array
+from rl_training.data.fields import by_number
 from rl_training.data.formats import Format
 from rl_training.data.formats.npz import npz_keys, npz_names, open_npz, write_arrays
 from rl_training.data.info import DataInfo
-from rl_training.data.log import EpisodeLog
+from rl_training.data.log import EpisodeLog, refuse_loss
 from rl_training.data.reading import Target, as_flags, file_of
 from rl_training.data.tables import cells
 from rl_training.data.tables.files import files_of, kind_of_file
-from rl_training.data.tables.names import in_order
 from rl_training.data.tables.read import open_table
-from rl_training.data.write import refuse_loss
 
 FIRST, LAST, TERMINAL = "is_first", "is_last", "is_terminal"
 
@@ -91,7 +90,7 @@ def _keys(names: Iterable[str], source: DatasetSource, where: str) -> dict[str, 
     columns = source.columns
     parts = [short for short in by_short if short.startswith("observation.")]
     usual = {
-        "obs": [name for name in ("observation", "observations") if name in by_short] or in_order(parts),
+        "obs": [name for name in ("observation", "observations") if name in by_short] or by_number(parts),
         "actions": [name for name in ("action", "actions") if name in by_short],
         "rewards": [name for name in ("reward", "rewards") if name in by_short],
     }

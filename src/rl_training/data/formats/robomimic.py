@@ -16,13 +16,12 @@ from rl_training.core.errors import DataError
 from rl_training.core.files import parse_json
 from rl_training.core.types import Array
 from rl_training.data.episodes import episode_lengths, episode_starts
+from rl_training.data.fields import by_number
 from rl_training.data.formats import Format
 from rl_training.data.formats.hdf5 import HDF5_PROBLEMS, open_hdf5
 from rl_training.data.info import DataInfo
-from rl_training.data.log import EpisodeLog
+from rl_training.data.log import EpisodeLog, refuse_loss
 from rl_training.data.reading import Target, as_flags, check_numeric, file_of
-from rl_training.data.tables.names import in_order
-from rl_training.data.write import refuse_loss
 
 OWN_KEY = "rl_training"
 """Attribute under which names and bounds are kept, and that `dones` are terminations."""
@@ -120,7 +119,7 @@ def is_robomimic(path: Path) -> bool:
 
 
 def _demos(group: Any) -> list[str]:
-    return in_order([name for name in group if _DEMO.fullmatch(name) and _is_group(group, name)])
+    return by_number([name for name in group if _DEMO.fullmatch(name) and _is_group(group, name)])
 
 
 def _is_group(group: Any, name: str) -> bool:

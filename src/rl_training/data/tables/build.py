@@ -25,20 +25,21 @@ from rl_training.data.fields import (
     Field,
     FieldColumns,
     all_fields,
+    expanded,
+    matching,
+    missing_column,
     named_in_files,
     refuse_undeclared,
     resolve_names,
 )
+from rl_training.data.formulas import Formulas, split_formulas, with_history
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import Target, action_range, check_shape, vector_columns
-from rl_training.data.signals import with_history
 from rl_training.data.tables import cells
 from rl_training.data.tables.files import files_of, holds_tables, import_pyarrow
-from rl_training.data.tables.formulas import Formulas, split_formulas
-from rl_training.data.tables.frames import FrameRows, WithEmpty
-from rl_training.data.tables.names import expanded, matching, missing_column
 from rl_training.data.tables.read import JoinedFiles, RowSource, TableFile, open_table
+from rl_training.data.tables.sources import FrameRows, WithEmpty
 from rl_training.data.tables.steps import Steps, settle_steps
 
 _CACHED_ROWS = 4096

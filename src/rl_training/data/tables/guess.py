@@ -15,11 +15,11 @@ from rl_training.config.yaml import dump_yaml
 from rl_training.core.drift import RECOMMENDED, is_decision_log, written_by_serve
 from rl_training.core.errors import DataError
 from rl_training.core.types import Array
+from rl_training.data.fields import by_number
 from rl_training.data.reading import FEW_LEVELS, piles_up
 from rl_training.data.tables.build import map_columns
 from rl_training.data.tables.cells import FLAG_WORDS
 from rl_training.data.tables.files import import_pyarrow
-from rl_training.data.tables.names import in_order
 from rl_training.data.tables.read import problems_of
 from rl_training.data.tables.sources import open_sources
 
@@ -521,4 +521,4 @@ def _limit_questions(column: ColumnFacts, rows: int) -> list[str]:
 
 def _ordered(names: list[str]) -> list[str]:
     numbered = len(names) > 1 and all(any(map(str.isdigit, name)) for name in names)
-    return in_order(names) if numbered else names
+    return by_number(names) if numbered else names
