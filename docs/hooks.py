@@ -19,7 +19,7 @@ from latex2mathml.converter import convert
 
 from rl_training.core.registry import ALGORITHMS
 from rl_training.experiment.config import ConfigModel, FieldRow, TrainConfig, describe_fields
-from rl_training.report.words import WORDS
+from rl_training.report.content import WORDS
 
 MARKER = re.compile(r"<!-- settings: (\w+) -->")
 WORDS_MARKER = "<!-- words -->"

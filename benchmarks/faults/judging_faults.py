@@ -19,7 +19,7 @@ TESTS = {
 FIT, FQE, MODEL, CHECKS = "judging/fit.py", "judging/fqe.py", "judging/model.py", "judging/checks.py"
 JUDGE, WEIGHTS = "judging/judge_policies.py", "judging/importance.py"
 HIDDEN, UNUSED_ROWS = "judging/hidden.py", "data/read.py"
-CANDIDATES, RUNS = "judging/candidates.py", "runs/self_judging.py"
+CANDIDATES, RUNS = "judging/candidates.py", "runs/judge.py"
 DYNAMICS = "algorithms/dynamics.py"
 STATISTICS, TUNE = "report/statistics.py", "sweeps/tune.py"
 

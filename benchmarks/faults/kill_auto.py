@@ -43,7 +43,7 @@ RECIPES = (
     Recipe("td3_bc", "td3_bc", {"alpha": 40.0}, updates=600),
 )
 LIGHT: dict[str, Any] = {"updates": 300, "model_updates": 150, "members": 3, "importance": False}
-JUDGE = auto.saved.judge
+JUDGE = auto.run_judge.judge
 TIMES = ("seconds", "commands")
 TIMEOUT_SECONDS = 900.0
 
@@ -51,14 +51,14 @@ TIMEOUT_SECONDS = 900.0
 def light_part(*arguments: Any) -> Any:
     """What a node of the cluster does instead of `auto.judge_part`."""
     policies, log, checkpoints, settings = arguments
-    return auto.saved.judge(dict(policies), log, checkpoints=checkpoints, **settings, **LIGHT)
+    return auto.run_judge.judge(dict(policies), log, checkpoints=checkpoints, **settings, **LIGHT)
 
 
 def small_auto(arguments: list[str]) -> int:
     """The command with short trainings and judgements; runs in a process of its own."""
     portfolio.CONTINUOUS, portfolio.BRIEF = RECIPES, {}
     auto.judge_part = light_part
-    auto.saved.judge = partial(JUDGE, **LIGHT)
+    auto.run_judge.judge = partial(JUDGE, **LIGHT)
     return command_line(arguments)
 
 

@@ -35,7 +35,7 @@ from rl_training.core.checkpoints import load_checkpoint, newest_checkpoint
 from rl_training.experiment.config import load_config
 from rl_training.runs.train import train
 from rl_training.runtime import record as resumable_collection
-from rl_training.sweeps.status import run_status
+from rl_training.sweeps.plan import run_status
 
 SUBREAPER = 36
 """Option of prctl by which this process becomes the parent of orphans, and can wait for them."""

@@ -24,7 +24,7 @@ from killing import differences
 
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.core.checkpoints import list_checkpoints, load_checkpoint, newest_checkpoint
-from rl_training.runs.metrics import read_metrics
+from rl_training.runs.tracking import read_metrics
 
 # Tiny networks and a checkpoint every few updates: most of the time is spent around the moment of saving.
 SETTINGS = {

@@ -10,7 +10,7 @@ TESTS = {
 }
 LOOP, SCHEDULE = "runtime/loop.py", "runtime/callbacks.py"
 EVALUATION, BASE = "runtime/callbacks.py", "runtime/callbacks.py"
-RUN, SAVING, LOG = "runtime/callbacks.py", "runs/saving.py", "runs/metrics.py"
+RUN, SAVING, LOG = "runtime/callbacks.py", "runs/directory.py", "runs/tracking.py"
 COLLECTOR, COLLECTION = "runtime/collect.py", "runtime/replay.py"
 ROWS = "runtime/replay.py"
 LEARNER, TRAINING = "algorithms/learner.py", "runs/train.py"
@@ -428,7 +428,7 @@ FAULTS = [
     ),
     Fault(
         "guard: a live loop holds across episodes",
-        "runtime/live.py",
+        "runs/live.py",
         "self.controller.reset()",
         "pass",
         "unnoticed",
@@ -519,14 +519,14 @@ FAULTS = [
     ),
     Fault(
         "sweep: stopped by a signal counts as done",
-        "sweeps/status.py",
+        "sweeps/plan.py",
         'if not reason.startswith("signal"):',
         'if reason != "signal":',
         "unnoticed",
     ),
     Fault(
         "sweep: the return of a finished run is not read",
-        "sweeps/status.py",
+        "sweeps/plan.py",
         'Status("done", step, number(metrics.get("eval_return_mean")), metrics=metrics)',
         'Status("done", step, None, metrics=metrics)',
         "unnoticed",

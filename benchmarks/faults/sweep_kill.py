@@ -22,7 +22,7 @@ from pathlib import Path
 from killing import descendants, differences
 
 from rl_training.core.checkpoints import load_checkpoint, newest_checkpoint
-from rl_training.sweeps.status import run_status
+from rl_training.sweeps.plan import run_status
 
 SWEEP = """
 base: sac/pendulum

@@ -25,8 +25,7 @@ from rl_training.data.splits import split_episodes
 from rl_training.judging.candidates import sentence_of_dial
 from rl_training.judging.verdict import DialCurve
 from rl_training.report.charts import Chart, Level, Series
-from rl_training.report.content import Page, Section
-from rl_training.report.pages import render_html
+from rl_training.report.content import Page, Section, render_html
 
 DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)
 CLASSES = {"bc": "BC", "td3_bc": "TD3BC", "iql": "IQL", "lion": "LION"}

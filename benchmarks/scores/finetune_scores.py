@@ -29,8 +29,8 @@ from offline_scores import RESULTS, ProcessorBudget
 
 from rl_training.core.checkpoints import newest_checkpoint
 from rl_training.experiment.config import load_config
-from rl_training.runs.metrics import online_numbers, read_metrics
 from rl_training.runs.resume import resume_training
+from rl_training.runs.tracking import online_numbers, read_metrics
 from rl_training.runs.train import train
 
 Settings = Mapping[str, object]

@@ -26,8 +26,8 @@ import h5py
 from rl_training.config.run import TrainConfig
 from rl_training.core.checkpoints import newest_checkpoint
 from rl_training.experiment.config import load_config
-from rl_training.runs.metrics import read_metrics
 from rl_training.runs.resume import resume_training
+from rl_training.runs.tracking import read_metrics
 from rl_training.runs.train import train
 from rl_training.runtime.callbacks import Callback, Run
 

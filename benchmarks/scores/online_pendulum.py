@@ -22,7 +22,7 @@ from offline_scores import RESULTS
 from rl_training.experiment.config import load_config
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.report.statistics import estimate
-from rl_training.runs.metrics import read_metrics
+from rl_training.runs.tracking import read_metrics
 
 COLOURS = {"sac": "tab:blue", "tqc": "tab:orange", "redq": "tab:green"}
 

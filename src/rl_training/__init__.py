@@ -20,7 +20,7 @@ SOURCES |= {
     "TrainConfig": "rl_training.config.run",
     "TransitionDataset": "rl_training.data.offline_dataset",
     "auto": "rl_training.recommend.auto",
-    "judge": "rl_training.runs.saved",
+    "judge": "rl_training.runs.judge",
     "load_policy": "rl_training.policies.files",
     "open_run": "rl_training.runs.saved",
     "read_log": "rl_training.data.read",

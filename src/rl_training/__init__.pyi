@@ -30,7 +30,7 @@ from rl_training.data.read import read_log as read_log
 from rl_training.models.networks import register_network as register_network
 from rl_training.policies.files import load_policy as load_policy
 from rl_training.recommend.auto import auto as auto
-from rl_training.runs.saved import judge as judge
+from rl_training.runs.judge import judge as judge
 from rl_training.runs.saved import open_run as open_run
 from rl_training.runtime.callbacks import Callback as Callback
 

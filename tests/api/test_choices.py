@@ -23,7 +23,8 @@ from rl_training.core.registry import ALGORITHMS
 from rl_training.core.spaces import Box, Choice, Spaces
 from rl_training.data import DataInfo, TransitionDataset
 from rl_training.policies.policy import register_actor
-from rl_training.runs.resume import evaluate_checkpoint, predict_checkpoint, resume_training
+from rl_training.runs.evaluate import evaluate_checkpoint, predict_checkpoint
+from rl_training.runs.resume import resume_training
 from rl_training.runtime.collect import Collector
 from rl_training.runtime.envs import env_maker, spaces_of
 from rl_training.runtime.record import Rollout, collect_in_memory

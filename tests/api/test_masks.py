@@ -31,8 +31,9 @@ from rl_training.models.networks import NetworkPlan
 from rl_training.policies.acting import Controller
 from rl_training.policies.export.torchscript import torchscript_outputs
 from rl_training.policies.guard import Fallback
+from rl_training.runs.evaluate import evaluate_checkpoint
 from rl_training.runs.export import export_checkpoint
-from rl_training.runs.resume import evaluate_checkpoint, resume_training
+from rl_training.runs.resume import resume_training
 from rl_training.runtime.collect import Collector
 from rl_training.runtime.envs import env_maker, spaces_of
 from rl_training.runtime.offline_data import spaces_of_log

@@ -28,12 +28,8 @@ from rl_training.core.registry import ALGORITHMS, Registry
 from rl_training.models import MLPTD3Model, NetworkConfig
 from rl_training.models.actors import DeterministicTanh
 from rl_training.models.networks import NETWORKS, Network, register_network
-from rl_training.runs.resume import (
-    evaluate_checkpoint,
-    finetune_checkpoint,
-    predict_checkpoint,
-    resume_training,
-)
+from rl_training.runs.evaluate import evaluate_checkpoint, predict_checkpoint
+from rl_training.runs.resume import finetune_checkpoint, resume_training
 
 PLUGIN = ROOT / "examples" / "plugin"
 

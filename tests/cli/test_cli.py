@@ -77,15 +77,14 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     recorder = Recorder(tmp_path / "run")
     modules = {
         "rl_training.runs.train": {"train": recorder.train},
-        "rl_training.policies.files": {"load_policy": recorder.policy},
-        "rl_training.runs.resume": {
-            name: getattr(recorder, name) for name in ("evaluate_checkpoint", "resume_training")
-        },
+        "rl_training.runs.evaluate": {"evaluate_checkpoint": recorder.evaluate_checkpoint},
+        "rl_training.runs.resume": {"resume_training": recorder.resume_training},
     }
     for name, members in modules.items():
         module = ModuleType(name)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr("rl_training.policies.files.load_policy", recorder.policy)
     return recorder
 
 

@@ -12,9 +12,8 @@ import pytest
 
 from rl_training.cli import main
 from rl_training.demo import story as story_module
-from rl_training.demo.page import truth_rows, truth_sentence
 from rl_training.demo.plant import OPERATORS, Truth, score, step, true_value, write_log
-from rl_training.demo.story import Demo
+from rl_training.demo.story import Demo, truth_rows, truth_sentence
 from rl_training.judging.verdict import (
     BehaviourJudgement,
     Evidence,
@@ -97,7 +96,7 @@ def test_the_whole_story_in_small(
 ) -> None:
     light: dict[str, Any] = {"members": 2, "updates": 60, "model_updates": 30, "importance": False}
     light |= {"hidden_sizes": (8,), "model_hidden_sizes": (8,), "model_members": 2, "rollout_starts": 10}
-    monkeypatch.setattr(auto_module.saved, "judge", partial(auto_module.saved.judge, **light))
+    monkeypatch.setattr(auto_module.run_judge, "judge", partial(auto_module.run_judge.judge, **light))
     stages = {"model_updates": 20, "behavior_updates": 20, "policy_updates": 2, "horizon": 3}
     recipes = (Recipe("bc", "bc", {}, updates=20), Recipe("lion", "lion", stages, updates=42))
     monkeypatch.setattr(portfolio_module, "CONTINUOUS", recipes)

@@ -14,8 +14,9 @@ from gymnasium import spaces
 from rl_training import IQL, SAC, Callback, TrainConfig, TransitionDataset
 from rl_training.core.checkpoints import load_run_state, save_checkpoint
 from rl_training.core.errors import ConfigError, EnvironmentProblem, UserError
-from rl_training.runs.metrics import read_metrics
-from rl_training.runs.resume import evaluate_checkpoint, resume_training
+from rl_training.runs.evaluate import evaluate_checkpoint
+from rl_training.runs.resume import resume_training
+from rl_training.runs.tracking import read_metrics
 from rl_training.runtime.callbacks import TrainResult
 
 QUICK: dict[str, Any] = {

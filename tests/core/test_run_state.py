@@ -15,7 +15,8 @@ from helpers import tiny_config, train
 from rl_training.cli import main
 from rl_training.core.checkpoints import load_checkpoint, save_checkpoint
 from rl_training.core.errors import CheckpointError, UserError
-from rl_training.runs.resume import predict_checkpoint, resume_training
+from rl_training.runs.evaluate import predict_checkpoint
+from rl_training.runs.resume import resume_training
 
 OBS = np.zeros(3, dtype=np.float32)
 

@@ -23,7 +23,7 @@ from rl_training.data.info import DataInfo
 from rl_training.policies.export.program import refuse_large
 from rl_training.runs.directory import read_summary
 from rl_training.runs.saved import refuse_foreign_paths
-from rl_training.sweeps.status import run_status
+from rl_training.sweeps.plan import run_status
 from toy_logs import as_log, episodes
 
 

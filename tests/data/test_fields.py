@@ -26,8 +26,8 @@ from rl_training.data.fields import FIELDS, Discounting, register_field
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.data.prepare import process_offline_dataset
-from rl_training.runs.metrics import read_metrics
 from rl_training.runs.resume import resume_training
+from rl_training.runs.tracking import read_metrics
 from rl_training.runs.train import train
 from rl_training.runtime.collect import Collector
 from rl_training.runtime.offline_data import build_offline_dataset

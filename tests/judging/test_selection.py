@@ -15,9 +15,8 @@ from rl_training.core.errors import ConfigError
 from rl_training.judging.candidates import candidate_of, ranking, tell_broken, ties
 from rl_training.report.compare import estimated_verdict
 from rl_training.sweeps import tune
-from rl_training.sweeps.choice import by_the_judge, chosen_metric, judged, told_ranking
-from rl_training.sweeps.plan import SweepConfig, expand, plan_sweep
-from rl_training.sweeps.status import final_metrics, run_status
+from rl_training.sweeps.plan import SweepConfig, expand, final_metrics, plan_sweep, run_status
+from rl_training.sweeps.sweep import by_the_judge, chosen_metric, judged, told_ranking
 from rl_training.sweeps.tune import TuneConfig
 from rl_training.sweeps.workers import perform
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers import ROOT
-from rl_training.report.words import WORDS, words_section
+from rl_training.report.content import WORDS, words_section
 
 QUOTED = re.compile(r"^\| `(.+?)` (?:is true in every answer )?\|", re.MULTILINE)
 

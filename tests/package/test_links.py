@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers import ROOT
-from rl_training.report.words import WORDS
+from rl_training.report.content import WORDS
 
 FOLDERS = ("docs", "benchmarks", "examples", "tests", ".github")
 HISTORY = ROOT / "docs" / "plans"

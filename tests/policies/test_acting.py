@@ -21,9 +21,9 @@ from rl_training.policies.acting import Acting, Controller
 from rl_training.policies.export.trace import trace_policy
 from rl_training.policies.files import predict_file
 from rl_training.policies.guard import Fallback
+from rl_training.runs.live import LiveCollection
 from rl_training.runtime import replay
 from rl_training.runtime.evaluate import evaluate_policy
-from rl_training.runtime.live import LiveCollection
 from rl_training.runtime.record import Rollout
 
 COUNT = "toy_envs:Count-v0"

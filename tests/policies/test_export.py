@@ -32,8 +32,8 @@ from rl_training.policies.files import load_policy
 from rl_training.policies.opened import describe_policy
 from rl_training.policies.policy import Policy, load_saved_policy
 from rl_training.runs import export as exporting
+from rl_training.runs.evaluate import evaluate_checkpoint
 from rl_training.runs.export import SUFFIXES, check_same_actions, export_checkpoint
-from rl_training.runs.resume import evaluate_checkpoint
 from rl_training.runtime.callbacks import TrainResult, evaluate_run_policy
 
 SCALES = (1.0, 10.0, 100.0, 1000.0, 1e6)

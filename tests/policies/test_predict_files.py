@@ -20,8 +20,8 @@ from rl_training.core.spaces import Spaces
 from rl_training.policies import files as observation_files
 from rl_training.policies.acting import ActingPolicy
 from rl_training.policies.files import predict_file
+from rl_training.runs.evaluate import predict_checkpoint
 from rl_training.runs.export import export_checkpoint
-from rl_training.runs.resume import predict_checkpoint
 
 Rows = np.ndarray[Any, Any]
 

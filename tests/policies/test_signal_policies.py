@@ -26,10 +26,10 @@ from rl_training.policies.inputs import RateLimit, SignalMemory
 from rl_training.policies.policy import Policy, pack_policy, unpack_policy
 from rl_training.policies.torch_signals import TorchSignals
 from rl_training.runs.export import export_policy
+from rl_training.runs.live import LiveCollection
 from rl_training.runs.saved import open_run
 from rl_training.runs.train import train
 from rl_training.runtime import replay
-from rl_training.runtime.live import LiveCollection
 from rl_training.runtime.record import Rollout
 
 COUNT = "toy_envs:Count-v0"

@@ -39,7 +39,7 @@ from rl_training.recommend import portfolio as portfolio_module
 from rl_training.recommend.choice import Choice, choose, confirmed
 from rl_training.recommend.next_steps import what_to_log
 from rl_training.recommend.portfolio import Recipe, affordable
-from rl_training.sweeps.ray import RayAnswers
+from rl_training.sweeps.workers import RayAnswers
 
 # ---- the choice
 
@@ -260,7 +260,7 @@ def test_what_would_show_that_a_limit_is_kept_can_be_logged() -> None:
 
 def test_limits_reach_every_training_and_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(search.saved, "judge", lambda *_, **settings: asked.append(settings))
+    monkeypatch.setattr(search.run_judge, "judge", lambda *_, **settings: asked.append(settings))
     silent = lambda *_: None  # noqa: E731
     fields = {"costs": {"high": "level > 1"}, "limits": {"high": "3 per episode"}}
     whole, place, _ = search.settle_data(plant_log(2000), None, fields, tmp_path, silent)
@@ -367,7 +367,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portfolio_module, "CONTINUOUS", recipes)
     monkeypatch.setattr(portfolio_module, "WIDTHS", (32, 32))
     light = {"updates": 600, "model_updates": 500, "members": 3, "importance": False}
-    monkeypatch.setattr(search.saved, "judge", partial(search.saved.judge, **light))
+    monkeypatch.setattr(search.run_judge, "judge", partial(search.run_judge.judge, **light))
 
 
 @pytest.mark.slow
@@ -465,7 +465,7 @@ def test_the_judge_sees_the_episodes_that_no_training_sees_and_then_other_resamp
         asked.append((log, settings["seed"]))
         return judgement(judged("bc", 5.0))
 
-    monkeypatch.setattr(search.saved, "judge", judge)
+    monkeypatch.setattr(search.run_judge, "judge", judge)
     monkeypatch.setattr(search, "candidates", lambda runs: [("bc", Steep())])
     monkeypatch.setattr(search.Search, "export", lambda *_: tmp_path / "policy.onnx")
     monkeypatch.setattr(search, "write_auto_page", lambda *_: None)
@@ -496,7 +496,7 @@ def test_a_cluster_judges_a_few_candidates_at_a_time_on_the_same_resamples(
         watch(range(len(calls)))
         return RayAnswers({index: function(*each) for index, each in enumerate(calls)}, {}, None)
 
-    monkeypatch.setattr(search.saved, "judge", judge)
+    monkeypatch.setattr(search.run_judge, "judge", judge)
     monkeypatch.setattr(search, "call_on_ray", call)
     spaces, silent = Spaces(2, (0.0,), (100.0,)), (lambda *_: None)
     found = (tmp_path, search.AutoConfig(), plant_log(), spaces, {}, (), silent, silent)

@@ -16,13 +16,12 @@ from rl_training.core.errors import UserError
 from rl_training.judging.candidates import Candidate, candidate_of, clearly_above, ranking, ties
 from rl_training.judging.verdict import Interval
 from rl_training.policies.export.card import SeedEstimate, own_score, scores_text
-from rl_training.report.compare import compare_runs
+from rl_training.report.compare import compare_runs, facts, verdict
 from rl_training.report.pages import write_report
 from rl_training.report.study import arrange, find_runs
-from rl_training.report.summary import facts, verdict
 from rl_training.runs.directory import sister_scores
-from rl_training.runs.metrics import METRICS_FILE
 from rl_training.runs.plots import plot_learning_curve
+from rl_training.runs.tracking import METRICS_FILE
 
 
 def judged_run(folder: Path, algo: str, seed: int, value: float, noise: float = 1.0, **changes: Any) -> Path:

@@ -16,8 +16,7 @@ from rl_training.core.errors import UserError
 from rl_training.judging import Interval, Judgement, judge, judge_policies
 from rl_training.judging.verdict import CostJudgement, LoggedCost
 from rl_training.report.charts import Bar, Cloud, Intervals, Scatter
-from rl_training.report.judge_page import write_judge_page
-from rl_training.report.limits import costs_sections
+from rl_training.report.judge_page import costs_sections, write_judge_page
 
 QUICK = {
     "hidden_sizes": (16, 16),

@@ -14,10 +14,9 @@ from fake_runs import fake_run, fake_study
 from rl_training.cli.studies import compare, report
 from rl_training.core.errors import UserError
 from rl_training.report.charts import tick_label, ticks
-from rl_training.report.compare import compare_runs
+from rl_training.report.compare import compare_runs, facts, verdict
 from rl_training.report.pages import write_report
 from rl_training.report.study import arrange, find_runs, read_run, task_key
-from rl_training.report.summary import facts, verdict
 
 
 class Page(HTMLParser):

@@ -9,9 +9,9 @@ import pytest
 from fake_runs import fake_run
 from rl_training.cli.studies import compare
 from rl_training.report.compare import compare_runs
-from rl_training.report.online import online_values
 from rl_training.report.pages import write_report
 from rl_training.report.study import SCORE, find_runs, read_run
+from rl_training.report.tables import online_values
 
 CURVE = (-900.0, -300.0, -400.0, -250.0, -200.0)
 """Two evaluations offline, three online, 100 steps apart."""

@@ -18,7 +18,8 @@ from rl_training.experiment.config import load_config
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.policies.policy import load_saved_policy
-from rl_training.runs.resume import evaluate_checkpoint, predict_checkpoint, resume_training
+from rl_training.runs.evaluate import evaluate_checkpoint, predict_checkpoint
+from rl_training.runs.resume import resume_training
 
 OBS = np.array([[1.0, 0.0, 0.0], [-1.0, 0.0, 3.0], [0.0, 1.0, -8.0], [50.0, -50.0, 1000.0]], dtype=np.float32)
 

@@ -21,8 +21,8 @@ from rl_training.core.registry import algorithm_names
 from rl_training.core.streams import RandomStream, torch_generator
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.policies.policy import policy_of_state
-from rl_training.runs.metrics import online_numbers, read_metrics
 from rl_training.runs.resume import finetune_checkpoint, resume_training
+from rl_training.runs.tracking import online_numbers, read_metrics
 from rl_training.runtime.callbacks import Callback, Run
 from rl_training.runtime.offline_data import build_offline_dataset
 

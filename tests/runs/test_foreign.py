@@ -18,7 +18,8 @@ from helpers import tiny_config, train
 from rl_training.cli import main
 from rl_training.core.checkpoints import load_checkpoint, newest_checkpoint, save_checkpoint
 from rl_training.core.errors import ConfigError
-from rl_training.runs.resume import evaluate_checkpoint, resume_training
+from rl_training.runs.evaluate import evaluate_checkpoint
+from rl_training.runs.resume import resume_training
 from rl_training.runs.saved import trusted_kwargs
 
 REACHED: list[dict[str, Any]] = []

@@ -13,8 +13,9 @@ import pytest
 from rl_training import load_policy
 from rl_training.core.checkpoints import load_run_state
 from rl_training.policies.export.torchscript import open_torchscript
+from rl_training.runs.evaluate import predict_checkpoint
 from rl_training.runs.export import export_checkpoint
-from rl_training.runs.resume import predict_checkpoint, resume_training
+from rl_training.runs.resume import resume_training
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "format_1"
 EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text())

@@ -15,9 +15,9 @@ from helpers import assert_same_tree, tiny_config
 from rl_training.core.checkpoints import load_checkpoint
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.spaces import Spaces
+from rl_training.runs.live import LiveCollection, LiveStep
 from rl_training.runs.resume import finetune_checkpoint, resume_training
 from rl_training.runtime.envs import episode_seed, make_env
-from rl_training.runtime.live import LiveCollection, LiveStep
 
 STEPS = 30
 SETTINGS: dict[str, Any] = {"warmup_steps_online": 6, "buffer_capacity": 40}

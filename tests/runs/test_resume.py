@@ -11,8 +11,8 @@ from helpers import assert_same_tree, slow_but_two, tiny_config, train
 from rl_training.core.checkpoints import list_checkpoints, load_checkpoint, read_header
 from rl_training.core.errors import CheckpointError, RunFailed
 from rl_training.core.registry import algorithm_names
-from rl_training.runs.metrics import read_metrics
 from rl_training.runs.resume import resume_training
+from rl_training.runs.tracking import read_metrics
 from rl_training.runtime.callbacks import Callback, Run
 
 TRAINING_STATE = ("counters", "learner", "streams", "collector", "exploration", "replay", "callbacks")

@@ -17,7 +17,8 @@ from helpers import tiny_config, train
 from rl_training.core import checkpoints as checkpointing
 from rl_training.core.checkpoints import list_checkpoints, load_checkpoint
 from rl_training.core.errors import CheckpointError, ConfigError, EnvironmentProblem, RunFailed
-from rl_training.runs.resume import evaluate_checkpoint, resume_training
+from rl_training.runs.evaluate import evaluate_checkpoint
+from rl_training.runs.resume import resume_training
 from rl_training.runtime.callbacks import Callback, Run
 
 

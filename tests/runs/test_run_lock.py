@@ -16,15 +16,15 @@ from helpers import tiny_config, train
 from rl_training.core.checkpoints import load_checkpoint, save_checkpoint
 from rl_training.core.errors import RunFailed
 from rl_training.runs import resume as workflows
+from rl_training.runs.directory import RunLock
 from rl_training.runs.resume import resume_training
 from rl_training.runs.saved import SavedRun
-from rl_training.runs.saving import RunLock
 from rl_training.runtime.callbacks import Callback, Run
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from rl_training.runs.saving import RunLock
+from rl_training.runs.directory import RunLock
 held = RunLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

@@ -26,8 +26,8 @@ from rl_training.runs.directory import (
     summarize_run,
     write_summary,
 )
-from rl_training.runs.metrics import JsonLinesSink, MetricsLogger, TensorBoardSink, read_metrics
 from rl_training.runs.plots import plot_learning_curve
+from rl_training.runs.tracking import JsonLinesSink, MetricsLogger, TensorBoardSink, read_metrics
 from rl_training.runs.train import combine
 from rl_training.runtime.callbacks import TrainResult
 

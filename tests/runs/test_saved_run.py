@@ -23,9 +23,9 @@ from rl_training.judging import trained_critic
 from rl_training.judging.verdict import Judgement
 from rl_training.policies.opened import DeployedPolicy
 from rl_training.policies.policy import Policy
-from rl_training.runs import saved
+from rl_training.runs import judge as run_judge
 from rl_training.runs.export import export_checkpoint
-from rl_training.runs.saved import named_policies
+from rl_training.runs.judge import named_policies
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "format_1"
 COLUMNS = {"observations": ["level", "flow"], "actions": ["valve"], "reward": "score", "episode": "run"}
@@ -415,7 +415,7 @@ def test_a_judgement_can_look_at_the_columns_that_nobody_sees(
         found.extend(unused())
         raise Looked
 
-    monkeypatch.setattr(saved, "judge_policies", look)
+    monkeypatch.setattr(run_judge, "judge_policies", look)
     columns = COLUMNS if given == "arrays" else None
     with pytest.raises(Looked):
         rl_training.judge(folder / "run", data.get(given), columns=columns)

@@ -26,10 +26,10 @@ from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset
 from rl_training.judging.verdict import CostJudgement
 from rl_training.report.pages import write_report
-from rl_training.runs import self_judging
+from rl_training.runs import judge as run_judging
 from rl_training.runs.export import export_checkpoint
-from rl_training.runs.metrics import read_metrics
 from rl_training.runs.resume import resume_training
+from rl_training.runs.tracking import read_metrics
 from rl_training.runtime.callbacks import TrainResult
 from rl_training.runtime.progress import ProgressDisplay
 
@@ -48,7 +48,7 @@ def judged(folder: Path, log: TransitionDataset | None = None, **settings: Any) 
 
 
 def numbers(result: TrainResult) -> dict[str, Any]:
-    return {name: result.metrics[name] for name in self_judging.NOT_JUDGED}
+    return {name: result.metrics[name] for name in run_judging.NOT_JUDGED}
 
 
 def test_the_judgement_is_in_every_file_of_the_run(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_resumed_run_judges_as_one_that_was_not_interrupted(
     half = judged(tmp_path / "half", log, steps=10)
     resumed = resume_training(half.run_dir, total_timesteps=20, dataset=log, quiet=True)
     assert numbers(resumed) == numbers(whole)
-    monkeypatch.setattr(self_judging, "judge", None)  # would raise
+    monkeypatch.setattr(run_judging, "judge_policies", None)  # would raise
     again = resume_training(half.run_dir, dataset=log, quiet=True)
     assert numbers(again) == numbers(whole)
 
@@ -144,7 +144,7 @@ def test_a_signal_while_judging_saves_and_leaves_it_to_the_resumed_run(
         on_progress("values", 1, 2)
 
     with monkeypatch.context() as patched:
-        patched.setattr(self_judging, "judge", interrupted)
+        patched.setattr(run_judging, "judge_policies", interrupted)
         stopped = judged(tmp_path, log)
     assert (stopped.metrics["signal"], stopped.metrics["stop_reason"]) == (2, "signal 2")
     assert stopped.metrics["judge_value"] is None and stopped.checkpoint_path is not None
@@ -156,18 +156,18 @@ def test_a_signal_while_judging_saves_and_leaves_it_to_the_resumed_run(
 def test_stacked_seeds_are_judged_together_and_as_each_would_be_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, calls, judge = lqr_log(episodes=30), [], self_judging.judge
+    log, calls, judge = lqr_log(episodes=30), [], run_judging.judge_policies
 
     def counted(policies: Any, *arguments: Any, **settings: Any) -> Any:
         calls.append(len(policies))
         return judge(policies, *arguments, **settings)
 
-    monkeypatch.setattr(self_judging, "judge", counted)
+    monkeypatch.setattr(run_judging, "judge_policies", counted)
     both = train(config(tmp_path / "both").replace(seeds=[3, 4]), dataset=log)
     alone = judged(tmp_path / "alone", log)
     assert calls == [2, 1]
     first, second = both.members
-    for name in self_judging.NUMBERS:
+    for name in run_judging.NUMBERS:
         if alone.metrics[name] is not None:
             assert first.metrics[name] == pytest.approx(alone.metrics[name], rel=1e-3, abs=1e-4)
     values = [first.metrics["judge_value"], second.metrics["judge_value"]]
@@ -179,7 +179,7 @@ def test_every_seed_of_a_stack_is_told_its_own_judgement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its number in the judgement of all is its number in the stack; each file holds one policy."""
-    judge, given = self_judging.judge, list[list[np.ndarray]]()
+    judge, given = run_judging.judge_policies, list[list[np.ndarray]]()
 
     def numbered(policies: Any, *arguments: Any, **settings: Any) -> Any:
         given.append([each.predict(np.ones((1, 1), np.float32)) for each in policies.values()])
@@ -190,7 +190,7 @@ def test_every_seed_of_a_stack_is_told_its_own_judgement(
         )
         return replace(found, policies=judged)
 
-    monkeypatch.setattr(self_judging, "judge", numbered)
+    monkeypatch.setattr(run_judging, "judge_policies", numbered)
     both = train(config(tmp_path).replace(seeds=[3, 4]), dataset=lqr_log(episodes=30))
     ((first, second),) = given
     assert (first != second).any()  # two policies were judged, not one twice
@@ -269,10 +269,10 @@ def test_costs_and_limits_are_judged_with_the_run_and_travel_with_it(tmp_path: P
 
 def test_a_cost_without_an_upper_end_is_none_in_files() -> None:
     endless = CostJudgement("wear", "step", 0.0, 0.0, math.inf, 2.0, "cannot tell")
-    told = self_judging.told_costs(SimpleNamespace(costs=(endless,), limits="cannot tell", excess=math.inf))
+    told = run_judging.told_costs(SimpleNamespace(costs=(endless,), limits="cannot tell", excess=math.inf))
     assert told["judge_costs"]["wear"] == {
         **{"value": 0.0, "low": 0.0, "high": None, "limit": 2.0},
         **{"per": "step", "outcome": "cannot tell"},
     }
     assert (told["judge_limits"], told["judge_excess"]) == ("cannot tell", None)
-    assert self_judging.told_costs(SimpleNamespace(costs=(), limits=None, excess=None)) == {}
+    assert run_judging.told_costs(SimpleNamespace(costs=(), limits=None, excess=None)) == {}

@@ -16,9 +16,8 @@ from helpers import ROOT, tiny_config, train
 from rl_training.core.errors import ConfigError
 from rl_training.experiment.config import load_config
 from rl_training.runs import tracking
-from rl_training.runs.metrics import ROW_KEYS, Kind, read_metrics, tag_of
 from rl_training.runs.resume import resume_training
-from rl_training.runs.tracking import GuardedSink, open_trackers
+from rl_training.runs.tracking import ROW_KEYS, GuardedSink, Kind, open_trackers, read_metrics, tag_of
 
 # MLflow's own use of its database library; the versions are pinned together.
 KINDS: tuple[Kind, ...] = ("train", "eval", "collect")

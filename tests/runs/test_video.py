@@ -13,8 +13,8 @@ import pytest
 from helpers import tiny_config, train
 from rl_training.cli import main
 from rl_training.core.errors import EnvironmentProblem, UserError
-from rl_training.runs import video
-from rl_training.runs.resume import evaluate_checkpoint
+from rl_training.runs import evaluate
+from rl_training.runs.evaluate import evaluate_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_missing_packages_are_named_with_what_to_install(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        video, "find_spec", lambda name: None if name == "imageio_ffmpeg" else find_spec(name)
+        evaluate, "find_spec", lambda name: None if name == "imageio_ffmpeg" else find_spec(name)
     )
     assert main(["evaluate", "--checkpoint", str(run_dir), "--video", str(tmp_path / "videos")]) == 2
     rule = "video needs the package imageio_ffmpeg, which is not installed"
@@ -68,7 +68,7 @@ def test_an_environment_that_cannot_draw_says_so_in_one_line(
 
     monkeypatch.setattr("gymnasium.envs.classic_control.pendulum.PendulumEnv.render", fail)
     with pytest.raises(EnvironmentProblem) as problem:
-        video.film_checkpoint(run_dir, tmp_path, num_episodes=1)
+        evaluate.film_checkpoint(run_dir, tmp_path, num_episodes=1)
     text = str(problem.value)
     assert text.startswith("environment 'Pendulum-v1' cannot draw itself: DependencyNotInstalled: pygame")
     assert text.endswith('pip install ".[video]"') and "\n" not in text
@@ -77,4 +77,4 @@ def test_an_environment_that_cannot_draw_says_so_in_one_line(
 def test_a_directory_that_cannot_be_made_is_named(run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"video directory .*file/videos cannot be written: Not a directory"):
-        video.film_checkpoint(run_dir, tmp_path / "file" / "videos", num_episodes=1)
+        evaluate.film_checkpoint(run_dir, tmp_path / "file" / "videos", num_episodes=1)

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from helpers import tiny_config, train
-from rl_training.runs.metrics import Progress
+from rl_training.runs.tracking import Progress
 from rl_training.runtime.progress import ProgressDisplay, Progression
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -10,8 +10,8 @@ import pytest
 
 from fake_algorithm import DRAWN, PER_UPDATE, Story, go_on, online
 from fake_world import World
-from rl_training.runs.metrics import read_metrics
 from rl_training.runs.resume import resume_training
+from rl_training.runs.tracking import read_metrics
 from rl_training.runtime.callbacks import Callback, Run
 
 pytestmark = pytest.mark.usefixtures("fake_algorithms")

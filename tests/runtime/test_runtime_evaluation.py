@@ -12,7 +12,7 @@ import pytest
 from fake_algorithm import Scripted, Story, go_on, offline, online
 from fake_world import World, by_action
 from rl_training.core.checkpoints import load_checkpoint, read_header
-from rl_training.runs.resume import evaluate_checkpoint
+from rl_training.runs.evaluate import evaluate_checkpoint
 from rl_training.runtime.callbacks import Callback, Interval, Run
 
 pytestmark = pytest.mark.usefixtures("fake_algorithms")

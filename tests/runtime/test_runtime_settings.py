@@ -25,7 +25,7 @@ from rl_training.config.run import EarlyStoppingConfig, RewardFields, TrainConfi
 from rl_training.core.checkpoints import read_header
 from rl_training.core.errors import UserError
 from rl_training.core.registry import algorithm_names
-from rl_training.runs.metrics import read_metrics
+from rl_training.runs.tracking import read_metrics
 from rl_training.runs.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::rl_training.data.reading.DataWarning")

@@ -45,11 +45,10 @@ from rl_training.policies.opened import DeployedPolicy
 from rl_training.policies.policy import Policy
 from rl_training.runs.export import export_policy
 from rl_training.serve import decisions as decisions_module
-from rl_training.serve.app import LARGEST_BODY, Endpoints, Service, watch_of
+from rl_training.serve.app import LARGEST_BODY, Endpoints, ServeSettings, Service, watch_of
 from rl_training.serve.decisions import Columns, DecisionLog, open_database
 from rl_training.serve.drift import write_drift_page
-from rl_training.serve.safety import Doorkeeper
-from rl_training.serve.server import ServeSettings
+from rl_training.serve.server import Doorkeeper
 from rl_training.serve.sessions import Mode, Served, Sessions
 
 TOKEN = "a token of sixteen letters"

@@ -31,8 +31,8 @@ from rl_training.data import TransitionDataset
 from rl_training.models.actors import Actor
 from rl_training.models.models import PolicyModel
 from rl_training.models.networks import NetworkConfig
-from rl_training.runs.metrics import read_metrics
 from rl_training.runs.resume import resume_training
+from rl_training.runs.tracking import read_metrics
 from rl_training.runs.train import train
 from rl_training.runtime.callbacks import Callback, Run, TrainResult
 

@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from rl_training.runs.directory import CONFIG_FILE, SUMMARY_FILE
-from rl_training.runs.metrics import METRICS_FILE
+from rl_training.runs.tracking import METRICS_FILE
 
 DATASET = {"source": "random data", "transitions": 1000, "episodes": 5, "return_mean": -1200.5}
 

@@ -19,9 +19,8 @@ from rl_training.config.yaml import dump_yaml
 from rl_training.core.checkpoints import load_checkpoint
 from rl_training.core.errors import ConfigError, RunFailed
 from rl_training.core.files import write_json_atomic
-from rl_training.runs.directory import create_run_dir, directory_name
-from rl_training.runs.metrics import read_metrics
-from rl_training.runs.saving import lock_run
+from rl_training.runs.directory import create_run_dir, directory_name, lock_run
+from rl_training.runs.tracking import read_metrics
 from rl_training.runtime.callbacks import Callback, Run
 from rl_training.sweeps import workers as local
 from rl_training.sweeps.plan import (
@@ -30,13 +29,12 @@ from rl_training.sweeps.plan import (
     expand,
     load_sweep_config,
     plan_sweep,
+    run_status,
     stacking_pays,
     store_groups,
 )
-from rl_training.sweeps.ray import call_on_ray, run_on_ray
-from rl_training.sweeps.status import run_status
 from rl_training.sweeps.sweep import SweepTable, run_sweep
-from rl_training.sweeps.workers import perform, run_local
+from rl_training.sweeps.workers import call_on_ray, perform, run_local, run_on_ray
 
 
 def sweep_values(**changes: Any) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from rl_training.config.yaml import dump_yaml
 from rl_training.core.errors import ConfigError
 from rl_training.experiment.config import load_config
 from rl_training.sweeps import tune
-from rl_training.sweeps.plan import Task
-from rl_training.sweeps.status import final_metrics, run_status
+from rl_training.sweeps.plan import Task, final_metrics, run_status
 from rl_training.sweeps.tune import (
     Parameter,
     PruneByEvaluation,

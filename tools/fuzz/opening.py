@@ -28,10 +28,10 @@ from rl_training.report.compare import compare_runs
 from rl_training.report.pages import write_report
 from rl_training.report.study import find_runs
 from rl_training.runs import train as execution
+from rl_training.runs.evaluate import evaluate_checkpoint
 from rl_training.runs.export import export_checkpoint
-from rl_training.runs.resume import evaluate_checkpoint, finetune_checkpoint, resume_training
-from rl_training.sweeps.plan import load_sweep_config, plan_sweep
-from rl_training.sweeps.status import final_metrics, refuse_foreign, run_status
+from rl_training.runs.resume import finetune_checkpoint, resume_training
+from rl_training.sweeps.plan import final_metrics, load_sweep_config, plan_sweep, refuse_foreign, run_status
 from rl_training.sweeps.tune import load_tune_config
 
 Check = Callable[[Path], object]

@@ -19,10 +19,10 @@ from rl_training.data.read import GivenData, as_dataset
 from rl_training.policies.acting import Decision
 from rl_training.policies.guard_fitting import Guard
 from rl_training.policies.policy import Policy
+from rl_training.runs.evaluate import evaluate_run
 from rl_training.runs.export import export_policy, make_guard
 from rl_training.runs.live import LiveSession, open_live
-from rl_training.runs.metrics import Sink
-from rl_training.runs.resume import evaluate_run, finetune_checkpoint, resume_training
+from rl_training.runs.resume import finetune_checkpoint, resume_training
 from rl_training.runs.saved import (
     SavedRun,
     Surroundings,
@@ -30,6 +30,7 @@ from rl_training.runs.saved import (
     refuse_foreign_paths,
     with_trackers,
 )
+from rl_training.runs.tracking import Sink
 from rl_training.runs.train import RunOptions, train
 from rl_training.runtime.callbacks import Callback, Evaluator, TrainResult
 from rl_training.runtime.envs import GivenEnv, Wrapper, env_maker, load_wrappers

@@ -15,17 +15,14 @@ from typing import Annotated
 
 import typer
 
-from rl_training.cli.auto import auto
+from rl_training.cli.auto import auto, demo
 from rl_training.cli.data import app as data_app
-from rl_training.cli.demo import demo
-from rl_training.cli.describe import configs, describe
 from rl_training.cli.judge import judge
 from rl_training.cli.options import examples
 from rl_training.cli.predict import evaluate, export, predict
-from rl_training.cli.serve import drift, serve
+from rl_training.cli.serve import drift, serve, studio
 from rl_training.cli.studies import compare, report, sweep, tune
-from rl_training.cli.studio import studio
-from rl_training.cli.train import finetune, resume, train
+from rl_training.cli.train import configs, describe, finetune, resume, train
 from rl_training.core.errors import UserError, asked_for, is_out_of_memory, printable
 from rl_training.core.version import VERSION, library_versions
 

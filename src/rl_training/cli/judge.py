@@ -113,7 +113,7 @@ def judged(
     policies: list[Path], data: str | None, fields: dict[str, Any], *, quiet: bool, **settings: Any
 ) -> Judgement:
     """The judgement of files by a log, with progress for people at a terminal."""
-    from rl_training.runs.saved import judge as judge_files
+    from rl_training.runs.judge import judge as judge_files
 
     others = {name: fields[name] for name in fields if name != "columns"}
     with Stages(quiet) as stages:
@@ -132,7 +132,7 @@ def refuse_missing(policies: list[Path]) -> None:
 def print_result(result: Judgement) -> None:
     from rl_training.judging.candidates import sentence_of_dial
     from rl_training.report.content import plain_number, with_interval
-    from rl_training.report.limits import COST_HEADER, cost_rows
+    from rl_training.report.judge_page import COST_HEADER, cost_rows
 
     def numbers(of: Bounded) -> tuple[str, str]:
         return with_interval(of), plain_number(result.per_step(of.value))

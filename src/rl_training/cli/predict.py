@@ -155,12 +155,12 @@ def evaluate(
     ] = None,
 ) -> None:
     """Run a saved policy in its environment and print the returns as JSON."""
-    from rl_training.runs.resume import evaluate_checkpoint
+    from rl_training.runs.evaluate import evaluate_checkpoint
     from rl_training.runtime.envs import load_wrappers
 
     play = evaluate_checkpoint
     if video is not None:
-        from rl_training.runs.video import film_checkpoint
+        from rl_training.runs.evaluate import film_checkpoint
 
         play = partial(film_checkpoint, folder=video)
     metrics = play(

@@ -1,4 +1,4 @@
-"""Commands for after the export: `rl-training serve` and `rl-training drift`."""
+"""Commands that serve: `rl-training serve`, `drift` after the export, and `studio`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def serve(
     ] = 60.0,
 ) -> None:
     """Answer calls with a policy's actions, by column names, and write down every decision."""
-    from rl_training.serve.server import ServeSettings, serve
+    from rl_training.serve.app import ServeSettings, serve
 
     settings = ServeSettings(
         policy, mode, host, port, name, decisions, token_file, watch, dial, idle_minutes * 60.0
@@ -67,3 +67,19 @@ def drift(
     for line in write_drift_page(decisions, policy, out, last=last):
         typer.echo(line)
     typer.echo(str(out))
+
+
+# ---- `rl-training studio`
+
+
+def studio(
+    directory: Annotated[Path, typer.Argument(help="Directory with logs and runs.")] = Path("."),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any that is free.")] = 0,
+) -> None:
+    """Open a page over a directory: from a log to a policy beside its machine, without commands.
+
+    What is started from the page are ordinary commands; they go on when the page and this command are closed.
+    """
+    from rl_training.studio.app import studio
+
+    studio(directory, port, lambda line: typer.echo(line, err=True))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rl_training.config.run import TrainConfig
-from rl_training.runs.resume import evaluate_checkpoint, predict_checkpoint, resume_training
+from rl_training.runs.evaluate import evaluate_checkpoint, predict_checkpoint
+from rl_training.runs.resume import resume_training
 from rl_training.runs.train import train
 from rl_training.runtime.callbacks import Callback, TrainResult
 

@@ -10,7 +10,7 @@ from rl_training.algorithms.recipe import Recipe, get_recipe, register_algorithm
 from rl_training.core.registry import ALGORITHMS, algorithm_names
 from rl_training.core.spaces import FloatArray
 from rl_training.core.types import State
-from rl_training.runs.resume import evaluate_checkpoint, predict_checkpoint
+from rl_training.runs.evaluate import evaluate_checkpoint, predict_checkpoint
 from rl_training.runs.train import TrainFunction, train_function
 
 __all__ = ["ALGORITHMS", "AlgorithmSpec", "algorithm_names", "get_algorithm_spec", "register_algorithm"]

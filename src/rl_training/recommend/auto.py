@@ -53,14 +53,13 @@ from rl_training.recommend.portfolio import (
     tasks_of,
 )
 from rl_training.report.auto_page import short_html, write_auto_page
-from rl_training.runs import saved
+from rl_training.runs import judge as run_judge
 from rl_training.runs.export import export_policy, make_guard
+from rl_training.runs.judge import told_judgement
 from rl_training.runs.saved import SavedRun
-from rl_training.runs.self_judging import told_judgement
 from rl_training.runtime.offline_data import stated_spaces
 from rl_training.sweeps.plan import SweepRun, Task
-from rl_training.sweeps.ray import call_on_ray, run_on_ray
-from rl_training.sweeps.workers import run_local, worker_count
+from rl_training.sweeps.workers import call_on_ray, run_local, run_on_ray, worker_count
 
 BOUNDS = ("action_low", "action_high")
 LOG, LIMIT = "log.hdf5", "limit"
@@ -431,7 +430,7 @@ class Search:
         settings: State = {"gamma": self.config.gamma, "seed": seed, "limits": self.limits}
         kept = self.folder / fits
         if self.ray is None:
-            return saved.judge(
+            return run_judge.judge(
                 dict(policies), log, on_progress=self.on_progress, checkpoints=kept, **settings
             )
         names = list(policies)
@@ -488,7 +487,7 @@ def judge_part(
 ) -> Judgement:
     """Body of a call on a cluster: some of the candidates, on the same resamples as all others."""
     try:
-        return saved.judge(dict(policies), log, checkpoints=checkpoints, **settings)
+        return run_judge.judge(dict(policies), log, checkpoints=checkpoints, **settings)
     except UserError as problem:
         raise RuntimeError(str(problem)) from None  # plain text survives the way back
 

@@ -10,10 +10,15 @@ from rl_training.core.errors import html_text
 from rl_training.core.files import write_text_atomic
 from rl_training.judging.verdict import Judgement
 from rl_training.report.charts import Bar
-from rl_training.report.content import Page, Section, Table, duration
-from rl_training.report.judge_page import beside_the_log, dial_section, judge_page, subtitle, verdict_table
-from rl_training.report.limits import costs_sections
-from rl_training.report.pages import render_html
+from rl_training.report.content import Page, Section, Table, duration, render_html
+from rl_training.report.judge_page import (
+    beside_the_log,
+    costs_sections,
+    dial_section,
+    judge_page,
+    subtitle,
+    verdict_table,
+)
 
 
 class Found(Protocol):

@@ -1,27 +1,36 @@
-"""A judgement as one page to send on: the verdict first, then what it rests on."""
+"""A judgement as one page to send on: the verdict first, then what it rests on; and what policies cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import isfinite
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rl_training.core.files import write_text_atomic
-from rl_training.judging.candidates import sentence_of_dial
+from rl_training.judging.candidates import sentence_of_dial, told_limits
 from rl_training.judging.verdict import (
     BehaviourJudgement,
     Check,
+    CostJudgement,
     DialCurve,
     Judgement,
+    LimitOutcome,
     OperatorJudgement,
     PolicyJudgement,
 )
 from rl_training.report.charts import Bar, Chart, Cloud, Figure, Intervals, Level, Scatter, Series
-from rl_training.report.content import Cell, Page, Section, Table, plain_number, with_interval
+from rl_training.report.content import (
+    Cell,
+    Page,
+    Section,
+    Table,
+    plain_number,
+    refuse_directory,
+    render_html,
+    with_interval,
+    words_section,
+)
 from rl_training.report.explain import explained
-from rl_training.report.limits import costs_sections, has_limits, limit_cells
-from rl_training.report.pages import refuse_directory, render_html
-from rl_training.report.words import words_section
 
 ESTIMATORS = {
     "fqe": "fitted values",
@@ -51,7 +60,7 @@ CHECKS = {
     "actions": "actions are as calm as the log's",
     "critic": "its own critic is not too hopeful",
 }
-OUTCOMES = {"passed": "passed", "warned": "take note", "refused": "failed"}
+ANSWERS = {"passed": "passed", "warned": "take note", "refused": "failed"}
 MANY_OBSERVATIONS = 8
 WORDS_HERE = ("behaviour", "coverage", "discount", "episode", "interval", "resample", "value", "verdict")
 
@@ -240,7 +249,7 @@ def explanation_section(policy: PolicyJudgement) -> list[Section]:
 
 def checks_table(title: str, checks: Mapping[str, Check], note: str) -> Table:
     rows = tuple(
-        (CHECKS.get(name, name), OUTCOMES[check.outcome], check.reason) for name, check in checks.items()
+        (CHECKS.get(name, name), ANSWERS[check.outcome], check.reason) for name, check in checks.items()
     )
     return Table(title, ("question", "answer", "why"), rows, note)
 
@@ -277,7 +286,7 @@ def actions_table(policy: PolicyJudgement) -> Table:
 def uncovered_table(policy: PolicyJudgement) -> Table:
     rows = tuple(
         (
-            f"{each.distance:.2g} ×" if isfinite(each.distance) else "level not taken around",
+            f"{each.distance:.2g} ×" if math.isfinite(each.distance) else "level not taken around",
             *map(_listed, (each.observation, each.logged_action, each.action)),
         )
         for each in policy.evidence.uncovered
@@ -304,3 +313,80 @@ def trust_blocks(judgement: Judgement) -> tuple[Table | Figure, ...]:
 def _listed(values: Mapping[str, float]) -> str:
     told = [f"{name} {plain_number(value)}" for name, value in list(values.items())[:MANY_OBSERVATIONS]]
     return ", ".join(told) + (" …" if len(values) > MANY_OBSERVATIONS else "")
+
+
+# ---- what policies cost and whether they keep their limits, on pages and in a terminal
+
+
+OUTCOMES: dict[LimitOutcome | None, str] = {
+    "keeps": "keeps it",
+    "breaks": "breaks it",
+    "cannot tell": "cannot tell",
+    None: "–",
+}
+COST_HEADER = ("cost", "of", "limit", "estimated", "outcome")
+
+
+def cost_rows(judgement: Judgement) -> Iterator[tuple[str, str, str, str, str]]:
+    """Cost by cost: every policy in the judge's order, behaviour, operators, and what was logged."""
+    whose = [(each.name, each.costs) for each in judgement.ranking()]
+    whose.append(("the logged behaviour", judgement.behaviour.costs))
+    whose += [(f"operator {each.name}", each.costs) for each in judgement.operators]
+    for place, logged in enumerate(judgement.logged_costs):
+        for name, costs in whose:
+            each = costs[place]
+            yield each.name, name, told_bound(each), with_interval(each), OUTCOMES[each.outcome]
+        measured = f"{plain_number(logged.per_step)} per step, {plain_number(logged.per_episode)} per episode"
+        within = "–"
+        if logged.episodes_within is not None:
+            within = f"{logged.episodes_within:.0%} of episodes kept it"
+        yield logged.name, "as logged", logged.limit or "–", measured, within
+
+
+def told_bound(cost: CostJudgement) -> str:
+    return f"per {cost.per}" if cost.limit is None else f"{plain_number(cost.limit)} per {cost.per}"
+
+
+def limit_cells(judgement: Judgement, of: LimitOutcome | None) -> tuple[Cell, ...]:
+    """A further cell of tables of verdicts, where the judgement has limits."""
+    return ((None if of is None else told_limits(of)),) if has_limits(judgement) else ()
+
+
+def has_limits(judgement: Judgement) -> bool:
+    return judgement.behaviour.limits is not None
+
+
+def costs_sections(judgement: Judgement, title: str = "What does it cost?") -> list[Section]:
+    """Table and pictures of all costs; nothing where the log has none."""
+    if not judgement.logged_costs:
+        return []
+    note = (
+        "Per step: the mean over steps, those that come later counting less, as with rewards. Per episode: "
+        "the sum until its end. A limit is kept where the whole interval lies below it, broken where it lies "
+        "above. As logged: nothing is estimated, all steps count alike."
+    )
+    blocks: list[Table | Figure] = []
+    for place, each in enumerate(judgement.behaviour.costs):
+        rows = [row for row in cost_rows(judgement) if row[0] == each.name]
+        # what decides comes first: a phone shows the left of a table
+        told = tuple((whose, outcome, estimated) for _, whose, _, estimated, outcome in rows)
+        bound = f"per {each.per}" if each.limit is None else f"limit {rows[0][2]}"
+        blocks.append(
+            Table(f"{each.name}, {bound}", ("of", "outcome", "estimated"), told, "" if place else note)
+        )
+        if each.limit is not None:
+            blocks.append(limit_figure(judgement, judgement.ranking(), place))
+    return [Section(title, tuple(blocks))]
+
+
+def limit_figure(judgement: Judgement, ranked: Sequence[PolicyJudgement], place: int) -> Intervals:
+    """One cost of everybody, over the band that its limit allows."""
+    own = judgement.behaviour.costs[place]
+    whose = [("the log", own), *((each.name, each.costs[place]) for each in ranked)]
+    bars = [
+        Bar(name, cost.value, cost.low, cost.high if math.isfinite(cost.high) else None, color)
+        for color, (name, cost) in enumerate(whose)
+    ]
+    bound = own.limit or 0.0
+    title, note = f"{own.name} per {own.per}", "A bar that lies wholly within the band keeps the limit."
+    return Intervals(title, own.name, tuple(bars), (min(0.0, bound), bound), "within the limit", note)

@@ -1,33 +1,67 @@
-"""A page written as HTML that needs nothing else or as Markdown; a table as CSV; and the report on runs."""
+"""The report on runs, whatever it is written as: its sections of tables and figures, and the file."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
-from importlib.resources import files
-from itertools import zip_longest
+from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
-from urllib.parse import quote
 
-from rl_training.core.errors import UserError, cell_text, html_text, markdown_text
+import numpy as np
+
+from rl_training.core.errors import UserError
 from rl_training.core.files import write_text_atomic
-from rl_training.core.version import VERSION
-from rl_training.report.content import Cell, Link, Page, Section, Table, bounds, plain_number
-from rl_training.report.sections import sections, statistics_table
-from rl_training.report.statistics import Estimate
-from rl_training.report.study import Study, arrange, find_runs
-from rl_training.report.summary import facts, verdict
+from rl_training.judging.verdict import Interval
+from rl_training.report.charts import Band, Chart, Level, Series
+from rl_training.report.compare import facts, verdict
+from rl_training.report.content import (
+    MARK,
+    Cell,
+    Page,
+    Section,
+    Table,
+    plain_number,
+    refuse_directory,
+    render_csv,
+    render_html,
+    render_markdown,
+)
+from rl_training.report.explain import explained
+from rl_training.report.statistics import (
+    STATISTICS,
+    estimate,
+    performance_profile,
+    probability_of_improvement,
+)
+from rl_training.report.study import (
+    JUDGED,
+    SCORE,
+    Group,
+    RunRecord,
+    Study,
+    Task,
+    arrange,
+    find_runs,
+    metric_title,
+)
+from rl_training.report.tables import (
+    costs_table,
+    datasets_table,
+    differences_table,
+    estimates_table,
+    judgements_table,
+    online_table,
+    phase_marks,
+    result_table,
+    runs_table,
+    settings_table,
+    throughput_table,
+)
 
 Format = Literal["html", "md", "csv"]
-
-SHORT = 24
-"""Up to so many characters a cell stays on one line, and the table scrolls instead."""
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""No script, no font, no picture from anywhere else."""
 
 
 def write_report(
@@ -64,99 +98,253 @@ def render(study: Study, folder: Path, format: Format, title: str, written: date
     return render_html(page) if format == "html" else render_markdown(page)
 
 
-def refuse_directory(out: Path, name: str) -> None:
-    if out.is_dir():
-        raise UserError(f"out must name a file, got the directory {out}: write {out / name}")
+Scores = Mapping[str, list[list[float]]]
+"""Label of a configuration -> its scores, a list per task."""
+
+NOT_A_CURVE = {"step", "kind", "time", "updates_per_second"}
+MOST_CURVES = 8
+PROFILE_THRESHOLDS = 60
+
+CURVE_NOTE = (
+    "Thick: mean over finished runs and its 95 % interval, at steps at which all of them were evaluated. "
+    "Thin: single runs, also unfinished ones."
+)
+ESTIMATED_NOTE = (
+    f"{MARK}: what a judge says of the final policy from logged episodes, with what its 90 % interval and "
+    "the spread over runs leave open. Nothing here was measured."
+)
+INTERVAL_NOTE = (
+    "In brackets: 95 % stratified bootstrap intervals over runs. Fewer than five runs give intervals that "
+    "are too narrow, a single run gives none."
+)
+BEST_NOTE = (
+    "The highest evaluation of each run, chosen with the same episodes that score it: an optimistic number. "
+)
 
 
-def render_html(page: Page) -> str:
-    """The whole page in one file."""
-    title = html_text(page.title)
-    boxes = zip_longest(page.verdict, page.tones, fillvalue="")
-    verdict = "".join(f'<p class="{html_text(tone)}">{html_text(sentence)}</p>' for sentence, tone in boxes)
-    facts = "".join(f'<p class="note">{html_text(fact)}</p>' for fact in page.facts)
-    contents = "".join(
-        f'<li><a href="#part{index}">{html_text(part.title)}</a></li>'
-        for index, part in enumerate(page.sections)
+def sections(study: Study, folder: Path, seed: int = 0) -> list[Section]:
+    """Everything the report says, in order; links are relative to `folder`."""
+    if len(study.runs) == 1:
+        return _one_run(study, folder)
+    parts = [_task_section(task, seed) for task in study.tasks]
+    parts += [each for task in study.tasks for each in _what_the_first_does(task)]
+    if len(study.tasks) > 1 and study.metric == SCORE:
+        parts.append(Section("All tasks together", tuple(_across_tasks(study, seed))))
+    tables = (
+        judgements_table(study),
+        costs_table(study),
+        throughput_table(study),
+        datasets_table(study),
+        runs_table(study, folder),
     )
-    body = "".join(_html_section(f"part{index}", part) for index, part in enumerate(page.sections))
-    style = (files("rl_training") / "assets" / "report.css").read_text(encoding="utf-8")
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f'<header><h1>{title}</h1><div class="verdict">{verdict}</div>{facts}</header>\n'
-        f"<nav><ul>{contents}</ul></nav>\n<main>\n{body}\n</main>\n"
-        f'<footer class="note">Written by rl_training {VERSION}.</footer>\n</body>\n</html>\n'
+    return parts + [Section(table.title, (table,)) for table in tables if table.rows]
+
+
+def _one_run(study: Study, folder: Path) -> list[Section]:
+    """No statistics over runs, but the run's curve, its losses and all of its settings."""
+    (task,), (run,) = study.tasks, study.runs
+    curve = [_run_curve(run, task)] if run.series(task.metric) else []
+    parts = [Section(task.label, (*curve, result_table(run, task.metric, folder)))]
+    parts += _what_the_first_does(task)
+    losses = _training_charts(run, task)
+    if losses:
+        parts.append(Section("Training", tuple(losses)))
+    tables = (judgements_table(study), costs_table(study), datasets_table(study), settings_table(run))
+    return parts + [Section(table.title, (table,)) for table in tables if table.rows]
+
+
+def _what_the_first_does(task: Task) -> list[Section]:
+    """Of the first configuration, or of its first run that tells; groups are sorted from the best down."""
+    runs = [run for run in task.groups[0].members if run.explanation is not None]
+    if not runs or (told := runs[0].explanation) is None:
+        return []
+    return [explained(told, f"What does {runs[0].name} do?")]
+
+
+def _run_curve(run: RunRecord, task: Task) -> Chart:
+    """The evaluations of one run."""
+    title, estimated, line = metric_title(task.metric), task.estimated, run.series(task.metric)
+    band = _last_interval(run.estimate, [run]) if estimated else []
+    note = "Each point is one evaluation."
+    if estimated:
+        note = f"{MARK} from logged episodes, with its 90 % interval; not measured."
+    series = Series(title, 0, line, band, estimated=estimated)
+    levels, marks = _data_level(task), phase_marks([run])
+    return Chart("Learning curve", task.step_label, title, (series,), note, levels, marks=marks)
+
+
+def _training_charts(run: RunRecord, task: Task) -> list[Chart]:
+    """What the updates reported, losses first, a small chart each."""
+    names = dict.fromkeys(name for row in run.rows if row.get("kind") == "train" for name in row)
+    curves = {name: run.series(name, kind="train") for name in names if name not in NOT_A_CURVE}
+    drawn = [name for name in curves if len(curves[name]) > 1]
+    drawn.sort(key=lambda name: not name.endswith("loss"))
+    return [
+        Chart(name.replace("_", " "), task.step_label, "", (Series(name, 0, curves[name]),), small=True)
+        for name in drawn[:MOST_CURVES]
+    ]
+
+
+def _task_section(task: Task, seed: int) -> Section:
+    metric = task.metric
+    last = {group.label: [group.last(metric)] for group in task.groups}
+    best = {group.label: [group.best(metric)] for group in task.groups}
+    scores = {group.label: last[group.label] for group in task.counted}
+    # Statistics over runs would leave out the noise of a judge.
+    several = any(len(group.runs) > 1 for group in task.counted) and not task.estimated
+    tables = [estimates_table(task)] if task.estimated else _final_tables(last, best, seed)
+    tables.append(online_table(task.groups, metric, seed))
+    blocks: list[Table | Chart] = [_learning_curves(task, seed), *(each for each in tables if each.rows)]
+    if len(scores) > 1 and several:
+        blocks.append(_improvement(scores))
+    if several:
+        blocks.append(_profile_chart(task.counted, scores, metric, seed))
+    differences = differences_table(task.groups)
+    return Section(task.label, (*blocks, differences) if differences.rows else tuple(blocks))
+
+
+def _learning_curves(task: Task, seed: int) -> Chart:
+    """Mean over runs with its interval, at the steps at which every counted run was evaluated."""
+    series = []
+    for group in task.groups:
+        counted = [dict(run.series(task.metric)) for run in group.runs]
+        shared = sorted(set.intersection(*(set(curve) for curve in counted))) if counted else []
+        means = [(step, estimate([[curve[step] for curve in counted]], seed=seed)) for step in shared]
+        band: Band = [(step, mean.low, mean.high) for step, mean in means if mean.has_interval]
+        if task.estimated:
+            band = _last_interval(None if group.judged is None else group.judged.value, group.runs)
+        single = [run.series(task.metric) for run in group.runs + group.unfinished]
+        label = f"{group.label}, n = {len(counted)}{', estimated' if task.estimated else ''}"
+        line = [(step, mean.value) for step, mean in means]
+        behind = single if len(single) > 1 or not counted else ()
+        series.append(Series(label, group.color, line, band, behind, task.estimated))
+    return Chart(
+        "Learning curves",
+        task.step_label,
+        metric_title(task.metric),
+        tuple(series),
+        ESTIMATED_NOTE if task.estimated else CURVE_NOTE,
+        _data_level(task),
+        marks=phase_marks(run for group in task.groups for run in group.members),
     )
 
 
-def _html_section(name: str, part: Section) -> str:
-    blocks = "".join(
-        _html_table(block, part.title) if isinstance(block, Table) else block.figure()
-        for block in part.blocks
-    )
-    return f'<section id="{name}"><h2>{html_text(part.title)}</h2>{blocks}</section>\n'
+def _data_level(task: Task) -> tuple[Level, ...]:
+    """The data's own return as a line to compare with, where it is known."""
+    name = "logged behaviour, estimated" if task.estimated else "mean of the logged data"
+    value = task.data_return
+    return () if value is None else (Level(f"{name}, {plain_number(value)}", value),)
 
 
-def _html_table(table: Table, heading: str) -> str:
-    head = "".join(f'<th scope="col">{html_text(name)}</th>' for name in table.header)
-    rows = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>\n" for row in table.rows)
-    note = f'<p class="note">{html_text(table.note)}</p>' if table.note else ""
-    body = f"<thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody>"
-    title = f"<h3>{html_text(table.title)}</h3>" if table.title != heading else ""
-    return f'{title}{note}<div class="scroll" tabindex="0"><table>{body}</table></div>\n'
+def _last_interval(told: Interval | None, runs: Sequence[RunRecord]) -> Band:
+    """The interval of what a curve of estimates shows, at its last point."""
+    steps = [point[0] for run in runs for point in run.series(JUDGED)[-1:]]
+    if told is None or told.low is None or told.high is None or not steps:
+        return []
+    return [(max(steps), told.low, told.high)]
 
 
-def _html_cell(cell: Cell) -> str:
-    if isinstance(cell, Link):
-        return f'<td><a href="{html_text(quote(cell.target))}/">{html_text(cell.text)}</a></td>'
-    if isinstance(cell, Estimate):
-        return f'<td>{plain_number(cell.value)} <span class="bounds">{bounds(cell)}</span></td>'
-    text = _worded(cell)
-    return f"{'<td class=short>' if len(text) <= SHORT else '<td>'}{html_text(text)}</td>"
+def _final_tables(last: Scores, best: Scores, seed: int, place: str = "") -> list[Table]:
+    """Last evaluations, and the best ones of those configurations whose best is not their last."""
+    tables = [_final_table(last, f"Last evaluation{place}", "", seed)]
+    higher = {label: strata for label, strata in best.items() if strata != last[label]}
+    if higher:
+        left_out = len(last) - len(higher)
+        note = BEST_NOTE + ("Not shown where it is the last one. " if left_out else "")
+        tables.append(_final_table(higher, f"Best evaluation{place}", note, seed))
+    return tables
 
 
-def _worded(cell: str | float | None) -> str:
-    return "–" if cell is None else cell if isinstance(cell, str) else plain_number(cell)
+def _final_table(groups: Scores, title: str, note: str, seed: int) -> Table:
+    """Mean, median and interquartile mean of each group's scores (a list per task), from the best down.
+
+    Where no configuration has more than one run, the three are one number.
+    """
+    several = any(len(scores) > 1 for strata in groups.values() for scores in strata)
+    statistics = STATISTICS if several else {"value": STATISTICS["mean"]}
+    rows: list[tuple[Cell, ...]] = []
+    found = {label: [scores for scores in strata if scores] for label, strata in groups.items()}
+    for label in sorted(found, key=lambda label: -estimate(found[label]).value if found[label] else inf):
+        scores = found[label]
+        results: list[Cell] = [None] * len(statistics)
+        if scores:
+            estimates = [estimate(scores, f, seed=seed) for f in statistics.values()]
+            results = [*estimates] if several else [estimates[0].value]
+        rows.append((label, sum(map(len, scores)), *results))
+    note = f"{note}{INTERVAL_NOTE if several else ''}".strip()
+    return Table(title, ("configuration", "runs", *statistics), tuple(rows), note)
 
 
-def render_markdown(page: Page) -> str:
-    """Title, verdict and tables; the figures are left to the HTML page."""
-    lines = [f"# {markdown_text(page.title)}", ""]
-    for sentence in (*page.verdict, *page.facts):
-        lines += [markdown_text(sentence), ""]
-    for part in page.sections:
-        lines += [f"## {markdown_text(part.title)}", ""]
-        for table in part.blocks:
-            if isinstance(table, Table):
-                lines += _markdown_table(table, with_title=table.title != part.title)
-    return "\n".join(lines)
+def _profile_chart(groups: Sequence[Group], scores: Scores, metric: str, seed: int) -> Chart:
+    """Share of runs above each score, per group."""
+    values = [value for strata in scores.values() for runs in strata for value in runs]
+    margin = 0.03 * (max(values) - min(values)) or 0.5
+    thresholds = np.linspace(min(values) - margin, max(values) + margin, PROFILE_THRESHOLDS + 1)
+    series = []
+    for group in groups:
+        strata = [runs for runs in scores[group.label] if runs]
+        if not strata:
+            continue
+        profile = performance_profile(strata, thresholds, seed=seed)
+        bounded = not np.isnan(profile.low).any()
+        band = list(zip(thresholds, profile.low, profile.high, strict=True)) if bounded else []
+        line = list(zip(thresholds, profile.share, strict=True))
+        series.append(Series(f"{group.label}, n = {profile.runs}", group.color, line, band))
+    title = metric_title(metric)
+    note = f"Share of runs whose last evaluation is above a {title} τ, with 95 % intervals."
+    return Chart("Performance profiles", f"{title} τ", "share of runs above τ", tuple(series), note)
 
 
-def _markdown_table(table: Table, *, with_title: bool) -> list[str]:
-    title = [f"### {markdown_text(table.title)}", ""] if with_title else []
-    note = [markdown_text(table.note), ""] if table.note else []
-    header = [markdown_text(name) for name in table.header]
-    rows = [header, ["---"] * len(header), *([_markdown_cell(cell) for cell in row] for row in table.rows)]
-    return [*title, *note, *(f"| {' | '.join(row)} |" for row in rows), ""]
+def _across_tasks(study: Study, seed: int) -> list[Table | Chart]:
+    """Aggregates over tasks: sensible for normalised scores only, which share one scale."""
+    groups: dict[str, Group] = {}
+    last: dict[str, list[list[float]]] = {}
+    best: dict[str, list[list[float]]] = {}
+    for task in study.tasks:
+        for group in () if task.estimated else task.groups:
+            groups.setdefault(group.label, group)
+            last.setdefault(group.label, []).append(group.last(study.metric))
+            best.setdefault(group.label, []).append(group.best(study.metric))
+    blocks: list[Table | Chart] = [*_final_tables(last, best, seed, ", all tasks")]
+    if any(len(scores) > 1 for strata in last.values() for scores in strata):
+        recolored = [replace(group, color=index) for index, group in enumerate(groups.values())]
+        blocks.append(_profile_chart(recolored, last, study.metric, seed))
+    return blocks
 
 
-def _markdown_cell(cell: Cell) -> str:
-    if isinstance(cell, Link):
-        return f"[{markdown_text(cell.text)}]({quote(cell.target)})"
-    if isinstance(cell, Estimate):
-        return f"{plain_number(cell.value)} {markdown_text(bounds(cell))}"
-    return markdown_text(_worded(cell))
+def _improvement(scores: Scores) -> Table:
+    """The configuration with the highest mean against each of the others."""
+    leader = max(scores, key=lambda label: fmean(scores[label][0]))
+    chances = {
+        other: probability_of_improvement(scores[leader], scores[other])
+        for other in scores
+        if other != leader
+    }
+    rows = tuple((leader, other, chance.runs, chance) for other, chance in chances.items())
+    note = "Chance that a run of the first, which has the highest mean, ends above a run of the second."
+    header = ("configuration", "against", "runs", "probability")
+    return Table("Probability of improvement", header, rows, note)
 
 
-def render_csv(table: Table) -> str:
-    """The table's numbers in full."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.header)
-    for row in table.rows:
-        writer.writerow([cell_text(cell) if isinstance(cell, str) else cell for cell in row])
-    return out.getvalue()
+def statistics_table(study: Study, seed: int = 0) -> Table:
+    """A row per task, configuration, evaluation (last or best) and statistic: what a spreadsheet takes."""
+    place = ("task", "configuration", "metric", "evaluation", "runs")
+    header = (*place, "statistic", "value", "low", "high", "verdict")
+    rows: list[tuple[Cell, ...]] = []
+    for task in study.tasks:
+        for group in task.groups:
+            own = (task.label, group.label)
+            if task.estimated and (judged := group.judged) is not None:
+                value, mean = judged.value, ("last", len(group.runs), "mean")
+                rows.append((*own, task.metric, *mean, value.value, value.low, value.high, judged.told))
+                rows.append((*own, "judge_score", *mean, judged.score, None, None, judged.told))
+                continue
+            for name, scores in (("last", group.last(task.metric)), ("best", group.best(task.metric))):
+                row = (*own, task.metric, name, len(scores))
+                for statistic, function in STATISTICS.items() if scores else ():
+                    found = estimate([scores], function, seed=seed)
+                    low, high = (found.low, found.high) if found.has_interval else (None, None)
+                    rows.append((*row, statistic, found.value, low, high, None))
+                if not scores:
+                    rows.append((*row, *(None,) * 5))
+    return Table("Statistics", header, tuple(rows))

@@ -24,7 +24,7 @@ from rl_training.judging.candidates import Candidate, candidate_of, estimate_of
 from rl_training.judging.explanation import Explanation
 from rl_training.judging.verdict import Interval
 from rl_training.runs.directory import CONFIG_FILE, JUDGEMENT_FILE, algorithm_title, read_summary, step_label
-from rl_training.runs.metrics import read_metrics
+from rl_training.runs.tracking import read_metrics
 
 RUN_FORMAT = 1
 """Version of the files in a run directory; one without a number is of the first."""

@@ -39,7 +39,8 @@ from rl_training.policies.opened import (
 )
 from rl_training.policies.policy import Policy, policy_of_state
 from rl_training.runs.directory import sister_scores
-from rl_training.runs.saved import SavedRun, acting_fields, judge
+from rl_training.runs.judge import judge
+from rl_training.runs.saved import SavedRun, acting_fields
 
 DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Positions among which `auto` chooses."""

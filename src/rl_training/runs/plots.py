@@ -13,7 +13,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.files import reason, replace_file
 from rl_training.core.types import Array, Facts
 from rl_training.runs.directory import CONFIG_FILE, algorithm_title, read_summary, step_label
-from rl_training.runs.metrics import read_metrics
+from rl_training.runs.tracking import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,121 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
-
-import numpy.typing as npt
+from typing import Any, Unpack
 
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.run import TrainConfig, parse_config
 from rl_training.core.checkpoints import newest_checkpoint, resolve_checkpoint
 from rl_training.core.errors import ConfigError
-from rl_training.core.spaces import FloatArray
 from rl_training.core.types import Facts, State
-from rl_training.data.info import ReferenceReturns
-from rl_training.policies.acting import ActingPolicy
-from rl_training.policies.files import is_policy_file, load_exported
+from rl_training.runs.directory import RunLock
 from rl_training.runs.saved import (
     SavedRun,
     Surroundings,
-    acting_fields,
     environment_for,
     in_a_run,
     with_trackers,
 )
-from rl_training.runs.saving import RunLock
 from rl_training.runs.train import RunOptions, train
-from rl_training.runtime.callbacks import TrainResult, eval_metrics, evaluate_run_policy
-from rl_training.runtime.evaluate import OpenPlayers, open_players
+from rl_training.runtime.callbacks import TrainResult
 
 IN_MEMORY = "dataset must be given: this run learned from a dataset that was passed in memory"
-
-
-class Trained(NamedTuple):
-    """What an evaluation asks of the file that a policy came in."""
-
-    config: Facts
-    reference: Facts | None
-    global_step: int
-    gradient_steps: int
-    in_python: tuple[str, ...] = ()
-
-
-def evaluate_checkpoint(
-    path: str | Path,
-    *,
-    num_episodes: int | None = None,
-    device: str = "auto",
-    players: OpenPlayers = open_players,
-    inputs: Mapping[str, float] | None = None,
-    **given: Unpack[Surroundings],
-) -> State:
-    """Episodes with the saved policy in its environment, or in `env`; as many as the run's config says.
-
-    `inputs` are what is chosen of the policy's own, such as `{"dial": 0.5}`. An exported policy plays the
-    same episodes as the run that it was exported from, on the processor.
-    """
-    if not is_policy_file(Path(path)):
-        return evaluate_run(SavedRun(path, device=device), num_episodes, players, inputs, **given)
-    policy = load_exported(Path(path))
-    if device not in ("auto", "cpu"):
-        raise ConfigError(f"device must be cpu: an exported policy acts on the processor, got {device!r}")
-    training, reference = policy.metadata["training"], policy.metadata["reference_returns"]
-    trained = Trained(training["config"], reference, training["global_step"], training["gradient_steps"])
-    return _evaluate(policy.with_inputs(**(inputs or {})), trained, num_episodes, players, **given)
-
-
-def evaluate_run(
-    run: SavedRun,
-    num_episodes: int | None = None,
-    players: OpenPlayers = open_players,
-    inputs: Mapping[str, float] | None = None,
-    **given: Unpack[Surroundings],
-) -> State:
-    """The same of a run that is open already; random actions, where it draws any, are the same each time."""
-    facts = run.facts
-    trained = Trained(
-        facts.config,
-        None if facts.reference is None else asdict(facts.reference),
-        facts.counters.global_step,
-        facts.counters.gradient_steps,
-        facts.in_python,
-    )
-    return _evaluate(
-        run.policy.snapshot().with_inputs(**(inputs or {})), trained, num_episodes, players, **given
-    )
-
-
-def _evaluate(
-    policy: ActingPolicy,
-    trained: Trained,
-    num_episodes: int | None,
-    players: OpenPlayers,
-    **given: Unpack[Surroundings],
-) -> State:
-    config, settings = acting_fields(trained.config)
-    maker, config = environment_for(config, trained.in_python, **given)
-    if maker is None:
-        raise ConfigError("env_id must be given to evaluate: this policy was trained without an environment")
-    if num_episodes is not None and num_episodes < 1:
-        raise ConfigError(f"num_episodes must be >= 1, got {num_episodes}")
-    episodes = num_episodes or max(1, config.eval_episodes)
-    reference = None if trained.reference is None else ReferenceReturns.from_dict(trained.reference)
-    result = evaluate_run_policy(policy, maker, config, settings, episodes, players)
-    return {
-        **eval_metrics(result, reference, settings),
-        "global_step": trained.global_step,
-        "gradient_steps": trained.gradient_steps,
-    }
-
-
-def predict_checkpoint(path: str | Path, obs: npt.ArrayLike, *, deterministic: bool = True) -> FloatArray:
-    """Actions, in the environment's units, for one observation or a batch."""
-    return SavedRun(path).policy.predict(obs, deterministic)
-
-
-# ---- going on where a checkpoint was written
 
 
 def resume_training(

@@ -13,7 +13,6 @@ import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
@@ -23,10 +22,8 @@ import gymnasium as gym
 from rl_training.algorithms.dynamics import ModelLearner
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.data import (
-    ASKED_FIELDS,
     COLLECTED_KINDS,
     NO_DATA,
-    TABLE_KINDS,
     OfflineDataFields,
     TableFields,
 )
@@ -38,17 +35,9 @@ from rl_training.core.machine import choose_device
 from rl_training.core.registry import ALGORITHMS
 from rl_training.core.schema import RunFacts
 from rl_training.core.types import Facts, State
-from rl_training.data.convert import source_location
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.read import ArrowTable, GivenData, as_dataset, unused_columns
 from rl_training.data.splits import FEWEST_EPISODES, one_after_another, split_episodes
-from rl_training.judging.candidates import at_positions, checked_dials, dial_curve, has_dial, name_at
 from rl_training.judging.checks import TrainedCritic, critic_of_state
-from rl_training.judging.fit import OnProgress
-from rl_training.judging.judge_policies import judge as judge_policies
-from rl_training.judging.policies import Predicts, check_predicts
-from rl_training.judging.verdict import Judgement
-from rl_training.policies.files import is_policy_file, load_policy
 from rl_training.policies.policy import (
     BESIDE_THE_LEARNER,
     NOT_FOR_ACTING,
@@ -60,7 +49,7 @@ from rl_training.runtime.envs import EnvMaker, GivenEnv, Wrapper, env_maker
 from rl_training.runtime.offline_data import data_sources, discounted_by_time, load_parts
 
 if TYPE_CHECKING:
-    from rl_training.judging.keywords import JudgeKeywords
+    pass
 
 PATHS = ("dataset_path", "dataset_checkpoint", "query")
 
@@ -409,191 +398,3 @@ def environment_to_collect_in(
     if config.env_id is None:
         raise ConfigError(f"--env-id is required: {run.path} was trained without an environment")
     return refuse_import(config.env_id), trusted_kwargs(config.env_kwargs, env_kwargs)
-
-
-# ---- policies judged however they are given: objects, files, checkpoints and runs, by data in any form
-
-GivenPolicy = Predicts | SavedRun | str | os.PathLike[str]
-"""Anything with `predict(obs)`, a run, or the path of a policy file, a checkpoint or a run directory"""
-
-
-def judge(
-    policies: GivenPolicy | Mapping[str, GivenPolicy] | Sequence[GivenPolicy],
-    data: GivenData | None = None,
-    *,
-    columns: Facts | None = None,
-    fields: Facts | None = None,
-    costs: Mapping[str, str] | None = None,
-    limits: Mapping[str, float | str] | None = None,
-    on_progress: OnProgress = lambda name, done, updates: None,
-    critics: Mapping[str, TrainedCritic] | None = None,
-    checkpoints: str | os.PathLike[str] | None = None,
-    dial: float | Sequence[float] | None = None,
-    **settings: Unpack[JudgeKeywords],
-) -> Judgement:
-    """Say how good policies are by a log alone: one, a list, or a mapping of names.
-
-    A policy is anything with `predict(obs)`, a run from `open_run`, or the path of a policy file, a
-    checkpoint or a run directory. `data` is a dataset, arrays by name, a data frame or a path, and may be
-    left out for runs, which are then judged by their own. A table is read as the first run that names
-    columns read it, but for the `columns` and further dataset `fields` given here. `settings` are those of
-    `JudgeConfig`, such as `gamma` and `seed`. Runs are judged with the discount that they were trained with,
-    by time where they were, unless another is given. With a
-    `checkpoints` folder the fits are kept in it while they are made, and the same call goes on from there.
-    Policies with a dial are judged at each position of `dial`, as policies of their own.
-    `costs` say what must not happen too often, {"overheat": "T_tank > 80"}, and `limits` how often it may,
-    {"overheat": 0.01} per step or {"overheat": "3 per episode"}; those of the runs are the default of both.
-    """
-    fields = dict(fields or {})
-    limits = fields.pop("limits", None) if limits is None else limits
-    costs = fields.pop("costs", None) if costs is None else costs
-    if data is None and (columns or fields):
-        raise UserError("data is needed (--data) with what says how it is read: runs read their own as ever")
-    opened = {name: _opened(name, each) for name, each in named_policies(policies).items()}
-    runs = {name: each for name, each in opened.items() if isinstance(each, SavedRun)}
-    if any(run.discount_by_time for run in runs.values()):
-        settings.setdefault("discount_by_time", True)
-    if "gamma" not in settings and (gamma := own_gamma(runs)) is not None:
-        settings["gamma"] = gamma
-    if data is None:
-        log, (place, reading) = own_log(runs).with_costs(costs or {}), own_place(next(iter(runs.values())))
-    else:
-        told = fields if costs is None else {**fields, "costs": costs}
-        place, reading = data, how_to_read(data, columns, told, list(runs.values()))
-        log = as_dataset(data, *reading, name="data")
-    own = {name: critic for name, run in runs.items() if (critic := run.critic) is not None}
-    acting = {name: each.policy if isinstance(each, SavedRun) else each for name, each in opened.items()}
-    dials = () if dial is None else checked_dials([dial] if isinstance(dial, int | float) else dial)
-    turned = [name for name, each in acting.items() if dials and has_dial(each)]
-    if dials and not turned:
-        raise UserError(
-            f"dial needs a policy with a dial, such as one of lion: {', '.join(acting)} have none"
-        )
-    positions = {
-        at: each
-        for name, policy in acting.items()
-        for at, each in (at_positions(name, policy, dials) if dials else {name: policy}).items()
-    }
-    judgement = judge_policies(
-        positions,
-        log,
-        on_progress=on_progress,
-        critics={**own, **(critics or {})},
-        checkpoints=None if checkpoints is None else Path(checkpoints),
-        unused=lambda: () if place is None else unused_columns(place, *reading, log),
-        limits=own_limits(runs) if limits is None else limits,
-        **settings,
-    )
-    curves = tuple(dial_curve(judgement, name, {at: name_at(name, at) for at in dials}) for name in turned)
-    seen = [warning for run in runs.values() if data is None and (warning := run.seen_in_training)]
-    return replace(judgement, dials=curves, advice=(*seen, *judgement.advice))
-
-
-def named_policies(
-    policies: GivenPolicy | Mapping[str, GivenPolicy] | Sequence[GivenPolicy],
-) -> dict[str, GivenPolicy]:
-    """Every policy with a name of its own: that of its path, or a number."""
-    if isinstance(policies, Mapping):
-        return dict(policies)
-    several = (
-        list(policies) if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
-    )
-    paths = [path for each in several if (path := _path_of(each)) is not None]
-    short = dict(zip(paths, short_names(paths), strict=True))
-    names = [
-        short[path] if (path := _path_of(each)) is not None else f"policy {index + 1}"
-        for index, each in enumerate(several)
-    ]
-    if len(names) == 1 and not paths:
-        names = ["policy"]
-    return dict(zip(names, several, strict=True))
-
-
-def short_names(paths: Sequence[Path]) -> list[str]:
-    """A short name for every path: its own, with as much of the directory as keeps it apart."""
-    for parts in range(1, max((len(path.parts) for path in paths), default=0) + 1):
-        names = ["/".join(path.parts[-parts:]) for path in paths]
-        if len(set(names)) == len(set(paths)):
-            return names
-    return [str(path) for path in paths]
-
-
-def own_log(runs: Mapping[str, SavedRun]) -> TransitionDataset:
-    """The log that all of these runs were trained on."""
-    if not runs:
-        raise UserError("data is needed (--data): no policy here says by which log it can be judged")
-    found = {run.data_name: run for run in runs.values()}
-    if None in found:
-        raise UserError(f"data is needed (--data): {found[None].path} has no log to go back to")
-    if len(found) > 1:
-        told = ", ".join(f"{run.path} {name}" for name, run in found.items())
-        raise UserError(f"data is needed (--data): the runs were trained on different logs ({told})")
-    apart = [run.held_out_data for run in runs.values() if run.learned_in_a_model]
-    if any(apart):  # a policy that pleases a model is not judged by the rows that the model was fitted to
-        return next(each for each in apart if each is not None)
-    return next(iter(found.values())).data
-
-
-def own_limits(runs: Mapping[str, SavedRun]) -> Mapping[str, float | str]:
-    """The limits that these runs were trained under."""
-    found = {run.path: limits for run in runs.values() if (limits := run.table_fields.get("limits"))}
-    if len({json.dumps(each, sort_keys=True) for each in found.values()}) > 1:
-        told = ", ".join(f"{path} {json.dumps(each)}" for path, each in found.items())
-        raise UserError(f"limits are needed (--limit): the runs were trained under different ones ({told})")
-    return next(iter(found.values()), {})
-
-
-def own_gamma(runs: Mapping[str, SavedRun]) -> float | None:
-    """The discount that these runs were trained with; none where no algorithm of them has one."""
-    found = {run.gamma: run for run in runs.values() if run.gamma is not None}
-    if len(found) > 1:
-        told = ", ".join(f"{run.path} {gamma:g}" for gamma, run in found.items())
-        raise UserError(f"gamma is needed (--gamma): the runs were trained with different discounts ({told})")
-    return next(iter(found), None)
-
-
-Reading = tuple[Facts, Facts]
-"""Which columns are what, and further dataset fields."""
-
-
-def how_to_read(data: GivenData, columns: Facts | None, fields: Facts, runs: Sequence[SavedRun]) -> Reading:
-    """A table is read as the first run that names columns read it, but for what is given."""
-    own: Facts = {}
-    if not columns and _is_table(data):
-        mapped = (run.table_fields for run in runs)
-        own = next((each for each in mapped if any(each.get("columns", {}).values())), {})
-        columns = own.get("columns")
-    others = {name: own[name] for name in own if name != "columns"}
-    if not own:
-        asked = ({key: run.table_fields.get(key) for key in ASKED_FIELDS} for run in runs)
-        others = next(({k: v for k, v in each.items() if v} for each in asked if any(each.values())), {})
-    return columns or {}, {**others, **fields}
-
-
-def own_place(run: SavedRun) -> tuple[GivenData | None, Reading]:
-    """Where a run's data lies and how it was read, where that is one place."""
-    settings, fields = run.settings, run.table_fields
-    found = data_sources(settings) if isinstance(settings, OfflineDataFields) else []
-    columns = fields.pop("columns", {})
-    return (found[0][1].dataset_path if len(found) == 1 else None), (columns, fields)
-
-
-def _is_table(data: GivenData) -> bool:
-    if isinstance(data, str | os.PathLike):
-        return source_location(os.fspath(data)).kind in TABLE_KINDS
-    return isinstance(data, ArrowTable)
-
-
-def _path_of(given: object) -> Path | None:
-    if isinstance(given, SavedRun):
-        return given.path
-    return Path(given) if isinstance(given, str | os.PathLike) else None
-
-
-def _opened(name: str, given: GivenPolicy) -> Predicts | SavedRun:
-    if isinstance(given, SavedRun):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return load_policy(given) if is_policy_file(Path(given)) else SavedRun(given)
-    check_predicts(name, given)
-    return given

@@ -38,12 +38,25 @@ from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.models.networks import NETWORKS
 from rl_training.policies.export.trace import export_problem
 from rl_training.policies.inputs import SignalMemory
-from rl_training.runs.directory import create_run_dir, run_name, summarize_run, write_summary
-from rl_training.runs.metrics import MetricsLog, MetricsLogger, Progress, Sink, online_numbers, read_metrics
+from rl_training.runs.directory import (
+    Checkpoints,
+    RunLock,
+    create_run_dir,
+    run_name,
+    summarize_run,
+    write_summary,
+)
+from rl_training.runs.judge import RunJudge, SelfJudging
 from rl_training.runs.plots import plot_learning_curve
-from rl_training.runs.saving import Checkpoints, RunLock
-from rl_training.runs.self_judging import RunJudge, SelfJudging
-from rl_training.runs.tracking import open_trackers
+from rl_training.runs.tracking import (
+    MetricsLog,
+    MetricsLogger,
+    Progress,
+    Sink,
+    online_numbers,
+    open_trackers,
+    read_metrics,
+)
 from rl_training.runtime.callbacks import (
     Callback,
     EarlyStopping,

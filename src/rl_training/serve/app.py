@@ -1,28 +1,34 @@
-"""The web application: calls by column names, the Open Inference Protocol beside them, health and metrics."""
+"""A policy file as a web service: calls by column names, the Open Inference Protocol, health and metrics."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 import time
-from collections.abc import Awaitable, Callable
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from rl_training.core.drift import RECOMMENDED, training_columns
-from rl_training.core.errors import UserError, shown
+from rl_training.core.drift import RECOMMENDED, ColumnShares, training_columns
+from rl_training.core.errors import UserError, printable, shown
+from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.core.types import Facts, State
 from rl_training.core.version import VERSION
 from rl_training.policies.files import load_exported
 from rl_training.policies.opened import DeployedPolicy
 from rl_training.serve.decisions import Columns, DecisionLog
-from rl_training.serve.safety import Doorkeeper, Refusal, json_object, told_problem
+from rl_training.serve.server import Doorkeeper, Refusal, json_object, listen, told_problem
 from rl_training.serve.sessions import Mode, Served, Sessions
-from rl_training.serve.watch import Watch
 
 LARGEST_BODY = 1_000_000
 MOST_ROWS = 4_096
@@ -246,3 +252,194 @@ def _tensor(body: Facts, width: int) -> Any:
 
 def _numbers(values: Any) -> list[float | None]:
     return [float(each) if np.isfinite(each) else None for each in values.reshape(-1)]
+
+
+# ---- start, stop and swap: a policy file on an address, until SIGTERM or Ctrl-C
+
+
+TOKEN_VARIABLE = "RL_TRAINING_TOKEN"
+LOOK_EVERY = 1.0
+"""Seconds between two looks at a watched file."""
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """Where and how a policy is served."""
+
+    policy: Path
+    mode: Mode = "shadow"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    name: str | None = None
+    decisions: str | None = None
+    """a file or address; none: `decisions.db` beside the policy, an empty text: no log"""
+    token_file: Path | None = None
+    watch: bool = False
+    dial: float | None = None
+    idle: float = 3600.0
+
+    @property
+    def place(self) -> str | None:
+        """Where decisions are written."""
+        if self.decisions is None:
+            return str(self.policy.with_name("decisions.db"))
+        return self.decisions or None
+
+    @property
+    def token(self) -> str | None:
+        if self.token_file is None:
+            return os.environ.get(TOKEN_VARIABLE) or None
+        try:
+            return self.token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            raise UserError(f"--token-file {self.token_file} cannot be read: {problem}") from problem
+
+
+def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
+    """Answer until told to stop; what waits for the decision log is written before it ends."""
+    doors = Doorkeeper(settings.host, settings.token)
+    service = Service.of(settings.policy, settings.name, settings.mode, settings.place, settings.idle)
+    if settings.dial is not None:
+        service.sessions.choose({"dial": settings.dial})
+    app = Starlette(routes=Endpoints(service, doors).routes(), lifespan=_lifespan(service, settings, say))
+
+    def ready(port: int) -> None:
+        say(
+            f"{service.name} ({service.sessions.served.digest}) in {settings.mode} mode at "
+            f"http://{settings.host}:{port}; decisions: {settings.place or 'not written'}"
+        )
+
+    try:
+        listen(app, settings.host, settings.port, ready)
+    finally:
+        if service.decisions is not None:
+            service.decisions.close()
+
+
+def _lifespan(
+    service: Service, settings: ServeSettings, say: Callable[[str], None]
+) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        looking = asyncio.create_task(_look(service, settings.policy, say)) if settings.watch else None
+        yield
+        if looking is not None:
+            looking.cancel()
+
+    return lifespan
+
+
+async def _look(service: Service, path: Path, say: Callable[[str], None]) -> None:
+    """Take over the file whenever it changes; loaded beside the one that answers, then swapped whole."""
+    known = _stamp(path)
+    while True:
+        await asyncio.sleep(LOOK_EVERY)
+        stamp = _stamp(path)
+        if stamp is None or stamp == known:
+            continue
+        known = stamp
+        try:
+            service.swap(path)
+            say(f"swapped: {service.name} is {service.sessions.served.digest} now")
+        except UserError as problem:
+            say(f"not swapped, the policy before goes on: {printable(str(problem))}")
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+# ---- what a service tells of itself: counts, latency, and how far today's columns lie from the training data
+
+
+WINDOW = 1_000
+"""Calls that drift, flags and bounds are told of."""
+LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+"""Upper ends of the histogram's bins, in seconds."""
+
+
+class Watch:
+    """Counts every call; the newest ones are kept to be compared with the training data."""
+
+    def __init__(self, names: tuple[str, ...], training: dict[str, ColumnShares], spaces: Spaces) -> None:
+        self.names, self.training, self.spaces = names, training, spaces
+        self.calls: Counter[str] = Counter()
+        self.flagged = 0
+        self.swaps: Counter[str] = Counter()
+        self.latencies = [0] * (len(LATENCIES) + 1)
+        self.seconds = 0.0
+        self.recent: deque[tuple[FloatArray, FloatArray, bool]] = deque(maxlen=WINDOW)
+
+    def note(self, obs: FloatArray, action: FloatArray, flagged: bool, seconds: float) -> None:
+        """One answered call; an action that is not there is NaN."""
+        self.calls["answered"] += 1
+        self.flagged += flagged
+        self.latencies[bisect_left(LATENCIES, seconds)] += 1
+        self.seconds += seconds
+        self.recent.append((obs, action, flagged))
+
+    def drift(self) -> dict[str, float]:
+        """Population stability index of every column whose training data is known, over the recent calls."""
+        if not self.training or not self.recent:
+            return {}
+        values = np.stack([obs for obs, _, _ in self.recent])
+        told = {
+            name: self.training[name].instability(values[:, index])
+            for index, name in enumerate(self.names)
+            if name in self.training
+        }
+        return {name: index for name, index in told.items() if index is not None}
+
+    def on_bounds(self) -> float:
+        """Share of recent actions of which a number lies on a bound."""
+        boxes = [not choice for choice in self.spaces.choices] or [True] * self.spaces.action_columns
+        if not self.recent or not any(boxes):
+            return 0.0
+        actions = np.stack([action for _, action, _ in self.recent])[:, boxes]
+        _, _, low, high = self.spaces.scale
+        return float(((actions <= low[boxes]) | (actions >= high[boxes])).any(axis=-1).mean())
+
+    def lines(self, waiting: int, written: int, failing: bool) -> Iterator[str]:
+        """The text format of Prometheus."""
+        yield from _metric("calls_total", "counter", "Calls by how they ended.", self.calls, "outcome")
+        yield from _metric("flagged_total", "counter", "Calls whose observation was flagged.", self.flagged)
+        yield from _metric("swaps_total", "counter", "Changes of the policy file.", self.swaps, "outcome")
+        recent = [flagged for _, _, flagged in self.recent]
+        share = sum(recent) / len(recent) if recent else 0.0
+        yield from _metric("recent_flagged_share", "gauge", f"Of the last {WINDOW} calls.", share)
+        text = f"Share of the last {WINDOW} actions with a number on a bound."
+        yield from _metric("recent_on_bounds_share", "gauge", text, self.on_bounds())
+        text = f"Population stability index against the training data, last {WINDOW} calls."
+        yield from _metric("drift", "gauge", text, self.drift(), "column")
+        yield from _metric("decisions_waiting", "gauge", "Rows not yet in the decision log.", waiting)
+        yield from _metric("decisions_written_total", "counter", "Rows in the decision log.", written)
+        yield from _metric("decisions_failing", "gauge", "1 while rows cannot be written.", int(failing))
+        yield from self._histogram()
+
+    def _histogram(self) -> Iterator[str]:
+        name = "rl_training_latency_seconds"
+        yield f"# HELP {name} Time to answer a call."
+        yield f"# TYPE {name} histogram"
+        total = 0
+        for end, count in zip((*LATENCIES, None), self.latencies, strict=True):
+            total += count
+            yield f'{name}_bucket{{le="{"+Inf" if end is None else end}"}} {total}'
+        yield f"{name}_sum {self.seconds:.6f}"
+        yield f"{name}_count {total}"
+
+
+def _metric(
+    name: str, kind: str, text: str, values: dict[str, float] | Counter[str] | float, label: str = ""
+) -> Iterator[str]:
+    yield f"# HELP rl_training_{name} {text}"
+    yield f"# TYPE rl_training_{name} {kind}"
+    if isinstance(values, dict):
+        for key, value in values.items():
+            escaped = key.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            yield f'rl_training_{name}{{{label}="{escaped}"}} {value:.6g}'
+    else:
+        yield f"rl_training_{name} {values:.6g}"

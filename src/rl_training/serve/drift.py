@@ -14,8 +14,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.files import refuse_unwritable, write_text_atomic
 from rl_training.core.types import Array
 from rl_training.report.charts import Chart, Level, Series
-from rl_training.report.content import Cell, Page, Section, Table
-from rl_training.report.pages import render_html
+from rl_training.report.content import Cell, Page, Section, Table, render_html
 from rl_training.serve.app import open_served
 from rl_training.serve.decisions import TABLE, open_database, quoted
 from rl_training.serve.sessions import Served

@@ -1,81 +1,126 @@
-"""Start, stop and swap: a policy file on an address, until SIGTERM or Ctrl-C."""
+"""A server on this machine: who may talk to it (right host, no other page, a token), and how it listens."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
+import hmac
+import ipaddress
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
-from rl_training.core.errors import UserError, install_hint, printable
-from rl_training.serve.app import Endpoints, Service
-from rl_training.serve.safety import Doorkeeper
-from rl_training.serve.sessions import Mode
+from rl_training.core.errors import UserError, install_hint, shown
+from rl_training.core.files import parse_json
+from rl_training.core.types import Facts
 
-TOKEN_VARIABLE = "RL_TRAINING_TOKEN"
-LOOK_EVERY = 1.0
-"""Seconds between two looks at a watched file."""
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+SHORTEST_TOKEN = 16
+
+
+class Refusal(UserError):
+    """A request that cannot be answered, with its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def told_problem(problem: UserError) -> JSONResponse:
+    """What is wrong with a request, in one line."""
+    status = problem.status if isinstance(problem, Refusal) else 400
+    return JSONResponse({"error": " ".join(str(problem).split())}, status)
+
+
+def is_local(host: str) -> bool:
+    """Whether only programs on this machine reach an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)
-class ServeSettings:
-    """Where and how a policy is served."""
+class Doorkeeper:
+    """Answers, for one request, why it is refused, or nothing."""
 
-    policy: Path
-    mode: Mode = "shadow"
-    host: str = "127.0.0.1"
-    port: int = 8000
-    name: str | None = None
-    decisions: str | None = None
-    """a file or address; none: `decisions.db` beside the policy, an empty text: no log"""
-    token_file: Path | None = None
-    watch: bool = False
-    dial: float | None = None
-    idle: float = 3600.0
+    host: str
+    token: str | None
 
-    @property
-    def place(self) -> str | None:
-        """Where decisions are written."""
-        if self.decisions is None:
-            return str(self.policy.with_name("decisions.db"))
-        return self.decisions or None
+    def __post_init__(self) -> None:
+        if self.token is None and not is_local(self.host):
+            raise UserError(
+                f"--host {self.host} can be reached from other machines, so a token must be given: "
+                "--token-file FILE, or RL_TRAINING_TOKEN in the environment"
+            )
+        if self.token is not None and len(self.token) < SHORTEST_TOKEN:
+            raise UserError(
+                f"the token must have at least {SHORTEST_TOKEN} characters; "
+                "python -c 'import secrets; print(secrets.token_urlsafe())' makes one"
+            )
 
-    @property
-    def token(self) -> str | None:
-        if self.token_file is None:
-            return os.environ.get(TOKEN_VARIABLE) or None
-        try:
-            return self.token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise UserError(f"--token-file {self.token_file} cannot be read: {problem}") from problem
+    def refuses(self, headers: Mapping[str, str], *, open_to_all: bool = False) -> tuple[int, str] | None:
+        """Status and reason. A page of another site can reach this machine by the user's browser: its
+        `Origin` gives it away, and a name that it made point here is not one of ours.
+        """
+        host = headers.get("host", "")
+        if is_local(self.host) and hostname(host) not in LOCAL_NAMES:
+            return 421, "the Host of this request is not this machine"
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return 403, "requests of pages from elsewhere are refused"
+        if open_to_all or self.token is None or self.knows(headers):
+            return None
+        return 401, "a token is needed: Authorization: Bearer TOKEN"
+
+    def knows(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request carries the token (compared in constant time)."""
+        given = headers.get("authorization", "").removeprefix("Bearer ")
+        return self.token is not None and hmac.compare_digest(given.encode(), self.token.encode())
 
 
-def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
-    """Answer until told to stop; what waits for the decision log is written before it ends."""
-    doors = Doorkeeper(settings.host, settings.token)
-    service = Service.of(settings.policy, settings.name, settings.mode, settings.place, settings.idle)
-    if settings.dial is not None:
-        service.sessions.choose({"dial": settings.dial})
-    app = Starlette(routes=Endpoints(service, doors).routes(), lifespan=_lifespan(service, settings, say))
-
-    def ready(port: int) -> None:
-        say(
-            f"{service.name} ({service.sessions.served.digest}) in {settings.mode} mode at "
-            f"http://{settings.host}:{port}; decisions: {settings.place or 'not written'}"
-        )
-
+def hostname(host: str) -> str:
+    """The name in `name:port` or `[address]:port`."""
     try:
-        listen(app, settings.host, settings.port, ready)
-    finally:
-        if service.decisions is not None:
-            service.decisions.close()
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+async def read_body(receive: Any, limit: int) -> bytes | None:
+    """The body of a request, none when it is longer than allowed."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            break
+        part = message.get("body", b"")
+        size, more = size + len(part), message.get("more_body", False)
+        if size > limit:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def json_object(request: Request, limit: int) -> Facts:
+    """The body of a request as a JSON object."""
+    content = await read_body(request.receive, limit)
+    if content is None:
+        raise Refusal(413, f"a request may have {limit} bytes at most")
+    try:
+        values = parse_json(content)
+    except ValueError:
+        raise UserError("the body must be a JSON object") from None
+    if not isinstance(values, dict):
+        raise UserError(f"the body must be a JSON object, got {shown(values)}")
+    return values
 
 
 def listen(app: ASGIApp, host: str, port: int, ready: Callable[[int], None], *, goodbye: int = 5) -> None:
@@ -119,40 +164,3 @@ def listen(app: ASGIApp, host: str, port: int, ready: Callable[[int], None], *, 
         Server(config).run()
     except SystemExit:  # uvicorn has said why, for example an address in use
         raise UserError(f"cannot listen on {host} port {port}: is it in use? choose another --port") from None
-
-
-def _lifespan(
-    service: Service, settings: ServeSettings, say: Callable[[str], None]
-) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        looking = asyncio.create_task(_look(service, settings.policy, say)) if settings.watch else None
-        yield
-        if looking is not None:
-            looking.cancel()
-
-    return lifespan
-
-
-async def _look(service: Service, path: Path, say: Callable[[str], None]) -> None:
-    """Take over the file whenever it changes; loaded beside the one that answers, then swapped whole."""
-    known = _stamp(path)
-    while True:
-        await asyncio.sleep(LOOK_EVERY)
-        stamp = _stamp(path)
-        if stamp is None or stamp == known:
-            continue
-        known = stamp
-        try:
-            service.swap(path)
-            say(f"swapped: {service.name} is {service.sessions.served.digest} now")
-        except UserError as problem:
-            say(f"not swapped, the policy before goes on: {printable(str(problem))}")
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

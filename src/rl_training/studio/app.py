@@ -1,4 +1,4 @@
-"""The web application: the page itself, and behind the token all that it asks for."""
+"""The web application: the page itself, and behind the token all that it asks for; how it is started."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import mimetypes
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rl_training.core.errors import UserError, shown
 from rl_training.core.files import parse_json, plain_json, replacing
 from rl_training.core.types import Facts, State
-from rl_training.serve.safety import Doorkeeper, Refusal, json_object, told_problem
+from rl_training.serve.server import Doorkeeper, Refusal, json_object, listen, told_problem
 from rl_training.studio.folder import LARGEST_UPLOAD, WORK, Folder
 from rl_training.studio.log_view import LogReader, SeenLog
 from rl_training.studio.orders import LogChoice, Shadow, command_line, offline_algorithms, read_order
@@ -364,3 +365,17 @@ def _or_problem(name: str, tell: Callable[[str], State]) -> State:
         return tell(name)
     except UserError as problem:
         return {"name": name, "problem": str(problem)}
+
+
+# ---- start the studio: one directory, this machine alone, an address with a new token every time
+
+
+def studio(directory: Path, port: int, say: Callable[[str], None]) -> None:
+    """Answer until told to stop; what was started goes on."""
+    folder, token = Folder.of(directory), secrets.token_urlsafe(24)
+
+    def ready(taken: int) -> None:
+        say(f"studio of {folder.root}; open this address, and keep it to yourself:")
+        say(f"http://127.0.0.1:{taken}/#token={token}")
+
+    listen(Studio(folder, token).app(), "127.0.0.1", port, ready, goodbye=1)

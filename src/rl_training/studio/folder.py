@@ -12,7 +12,7 @@ from rl_training.core.files import CHECKPOINT_FOLDER
 from rl_training.data.formats import known_suffixes
 from rl_training.policies.files import is_policy_file
 from rl_training.runs.directory import CONFIG_FILE
-from rl_training.serve.safety import Refusal
+from rl_training.serve.server import Refusal
 
 WORK = "studio"
 """Folder of everything that is started from the page."""

@@ -20,7 +20,7 @@ from rl_training.data.log import EpisodeLog
 from rl_training.data.reading import DataWarning
 from rl_training.data.tables.guess import guess_mapping, look_at, needs_mapping, with_levels
 from rl_training.runtime.offline_data import spaces_of_log
-from rl_training.serve.safety import Refusal
+from rl_training.serve.server import Refusal
 from rl_training.studio.folder import Folder, log_address
 from rl_training.studio.orders import LogChoice
 

@@ -24,8 +24,8 @@ from rl_training.core.types import Facts, State, number
 from rl_training.recommend.auto import PLAN, STOPPED
 from rl_training.report.study import RunRecord, read_run
 from rl_training.runs.directory import CONFIG_FILE, SUMMARY_FILE, directory_name
-from rl_training.runs.metrics import METRICS_FILE
-from rl_training.serve.safety import Refusal
+from rl_training.runs.tracking import METRICS_FILE
+from rl_training.serve.server import Refusal
 from rl_training.studio.folder import WORK, Folder
 from rl_training.studio.orders import Order, Shadow, Train, command_line, read_order
 

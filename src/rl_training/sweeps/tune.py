@@ -19,11 +19,10 @@ from rl_training.core.files import write_text_atomic
 from rl_training.core.types import Facts, Numbers, State
 from rl_training.core.types import number as as_number
 from rl_training.judging.candidates import candidate_of, clearly_above
-from rl_training.runs.saving import lock_run
+from rl_training.runs.directory import lock_run
 from rl_training.runtime.callbacks import Callback, Run
-from rl_training.sweeps.choice import ALIKE, ESTIMATED, chosen_metric, is_estimated, judged
-from rl_training.sweeps.plan import EXAMPLE, SweepRun, Task, changed_base
-from rl_training.sweeps.status import final_metrics
+from rl_training.sweeps.plan import EXAMPLE, SweepRun, Task, changed_base, final_metrics
+from rl_training.sweeps.sweep import ALIKE, ESTIMATED, chosen_metric, is_estimated, judged
 from rl_training.sweeps.workers import run_local, worker_count
 
 if TYPE_CHECKING:

@@ -1,43 +1,46 @@
-"""Worker processes: one per task, so that a crash takes nothing else with it.
+"""Where tasks are worked through: processes on this machine, or Ray.
 
-A run is skipped, resumed or started by what its directory says, and a failure is written down in it.
+A task here has a process of its own, so that a crash takes nothing else with it. A run is skipped, resumed or
+started by what its directory says, and a failure is written down in it.
 """
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
+from typing import Generic, TypeVar
 
-from rl_training.core.errors import ConfigError, RunFailed, UserError
+from rl_training.core.errors import ConfigError, RunFailed, UserError, install_hint
 from rl_training.core.files import write_json_atomic
+from rl_training.core.types import State
+from rl_training.runs.directory import lock_run, refuse_directory_in_use
 from rl_training.runs.resume import resume_training
-from rl_training.runs.saving import lock_run, refuse_directory_in_use
 from rl_training.runs.train import train
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.envs import load_wrappers
 from rl_training.runtime.loop import orderly_stop
-from rl_training.sweeps.plan import SweepRun, Task
-from rl_training.sweeps.status import FAILURE_FILE, refuse_foreign
+from rl_training.sweeps.plan import FAILURE_FILE, SweepRun, Task, refuse_foreign
 
 POLL_SECONDS = 0.5
 
 CallbacksOf = Callable[[Task], Sequence[Callback]]
 """What else a worker trains a task with; a module's function, which travels to another process."""
-
-
-def no_callbacks(task: Task) -> Sequence[Callback]:
-    return ()
 
 
 def perform(task: Task, callbacks: Sequence[Callback] = ()) -> None:
@@ -116,7 +119,7 @@ def run_local(
     retries: int,
     log_dir: Path,
     watch: Callable[[set[str]], None] = lambda running: None,
-    callbacks_of: CallbacksOf = no_callbacks,
+    callbacks_of: CallbacksOf | None = None,
     ended: Callable[[Task], None] = lambda task: None,
 ) -> int | None:
     """Work through the tasks; a task that does not end well is tried again `retries` times.
@@ -160,12 +163,12 @@ def run_local(
     return stopped[0] if stopped else None
 
 
-def work(text: str, log_file: str, callbacks_of: CallbacksOf) -> None:
+def work(text: str, log_file: str, callbacks_of: CallbacksOf | None) -> None:
     """Body of a worker process."""
     _become_worker(log_file)
     try:
         task = Task.from_json(text)
-        perform(task, callbacks_of(task))
+        perform(task, callbacks_of(task) if callbacks_of else ())
     except UserError as problem:  # expected, and noted in the run directory: no traceback
         sys.exit(f"error: {problem}")
 
@@ -201,3 +204,109 @@ def _ask_to_stop(running: dict[BaseProcess, tuple[Task, int]], stopped: list[int
         stopped.append(stopped[0])
         for process in running:
             process.terminate()
+
+
+# ---- on Ray, which places and retries tasks and calls of any function: all machines need the package, and
+# for trainings the same output directory
+
+
+KNOCK_SECONDS = 5.0
+Answer = TypeVar("Answer")
+QUIET: State = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+def run_on_ray(
+    tasks: Sequence[Task],
+    *,
+    address: str | None,
+    retries: int,
+    watch: Callable[[set[str]], None] = lambda running: None,
+) -> int | None:
+    """Work through the tasks on the cluster at `address`, or on a Ray that is started and ended here.
+
+    Returns the number of the signal that stopped the sweep, if one did. What came of a task, its run
+    directory tells.
+    """
+
+    def tell(left: Sequence[int]) -> None:
+        watch({run.name for index in left for run in tasks[index].runs})
+
+    calls = [(task.to_json(),) for task in tasks]
+    return call_on_ray(perform_text, calls, address=address, retries=retries, watch=tell).stopped
+
+
+@dataclass(frozen=True)
+class RayAnswers(Generic[Answer]):
+    """What the calls returned, by their place; those that failed, and the signal that stopped them all."""
+
+    answers: Mapping[int, Answer]
+    failed: Mapping[int, str]
+    stopped: int | None
+
+
+def call_on_ray(
+    function: Callable[..., Answer],
+    calls: Sequence[tuple[object, ...]],
+    *,
+    address: str | None,
+    retries: int,
+    watch: Callable[[Sequence[int]], None] = lambda left: None,
+) -> RayAnswers[Answer]:
+    """Call a function with each of several arguments, wherever on the cluster a processor is free."""
+    ray = _connected_ray(address)
+    stopped: list[int] = []
+    answers: dict[int, Answer] = {}
+    failed: dict[int, str] = {}
+    try:
+        remote = ray.remote(num_cpus=1, max_retries=retries, retry_exceptions=True)(function)
+        going = {remote.remote(*arguments): index for index, arguments in enumerate(calls)}
+        with orderly_stop(stopped.append):
+            while going and not stopped:
+                watch(sorted(going.values()))
+                ended, _ = ray.wait(list(going), num_returns=len(going), timeout=POLL_SECONDS)
+                for reference in ended:
+                    index = going.pop(reference)
+                    try:
+                        answers[index] = ray.get(reference)
+                    except Exception as problem:  # whatever the call, or the loss of its node, raised
+                        failed[index] = (str(problem).splitlines() or [type(problem).__name__])[-1]
+        for reference in going:
+            ray.cancel(reference, force=True)
+    finally:
+        ray.shutdown()
+    watch([])
+    return RayAnswers(answers, failed, stopped[0] if stopped else None)
+
+
+def perform_text(task: str) -> None:
+    """Body of a Ray task; the run directory tells what came of it."""
+    try:
+        perform(Task.from_json(task))
+    except UserError as problem:
+        raise RuntimeError(str(problem)) from None  # plain text survives the way back to the driver
+
+
+def _connected_ray(address: str | None) -> ModuleType:
+    try:
+        ray = import_module("ray")
+    except ImportError:
+        raise ConfigError(f"backend ray needs the ray package: {install_hint('sweep')}") from None
+    try:
+        if address is None:
+            # A Ray of our own: its workers import this very package, also from a checkout.
+            source = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[3])}}
+            ray.init(address="local", include_dashboard=False, runtime_env=source, **QUIET)
+        else:
+            _knock(address)
+            ray.init(address=address, **QUIET)
+    except (OSError, RuntimeError, ValueError) as problem:
+        line = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise ConfigError(f"address must be a Ray cluster that answers, got {address!r}: {line}") from None
+    return ray
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes, and prints all the while, where nobody listens."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
