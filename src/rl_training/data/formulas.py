@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
@@ -36,7 +35,7 @@ from rl_training.core.types import Array, State
 from rl_training.data.fields import FIELDS, FORMULA_COLUMNS, all_fields, expanded, matching
 from rl_training.data.info import DataInfo
 from rl_training.data.log import MASKS_ALONE, EpisodeLog
-from rl_training.data.reading import Allocate, row_chunks
+from rl_training.data.reading import Allocate, matrix, row_chunks
 
 
 def in_memory(name: str, shape: tuple[int, ...], dtype: np.dtype[np.float32]) -> Array:
@@ -77,8 +76,7 @@ def with_history(log: EpisodeLog, history: int, rate: Mapping[str, float]) -> Ep
     """The log, whose signals hold so many rows of history and the last value of limited actions."""
     if log.info.masked and (history or rate):
         raise ConfigError(f"{log.info.source}: {MASKS_ALONE}")
-    widths = [values.shape[1] if values.ndim > 1 else 1 for values in (log.obs, log.actions)]
-    signals = asked_signals(log.info.signals, column_names(log.info, *widths), history, rate)
+    signals = asked_signals(log.info.signals, _names(log), history, rate)
     return replace(log, info=replace(log.info, signals=signals))
 
 
@@ -86,16 +84,16 @@ def mean_action(logs: Sequence[EpisodeLog]) -> tuple[float, ...]:
     """What counts as an action before the first row of an episode: the mean of all rows; of a choice its
     most frequent level.
     """
-    total, rows = np.zeros(_matrix(logs[0].actions).shape[1]), 0
+    total, rows = np.zeros(matrix(logs[0].actions).shape[1]), 0
     for log in logs:
         for part in row_chunks(len(log)):
-            total += _matrix(log.actions[part]).sum(axis=0, dtype=np.float64)
+            total += matrix(log.actions[part]).sum(axis=0, dtype=np.float64)
         rows += len(log)
     mean = np.asarray(total / rows)
     for index, choice in enumerate(logs[0].info.choices):
         if choice is not None:
             levels, counts = np.unique(
-                np.concatenate([_matrix(log.actions)[:, index] for log in logs]), return_counts=True
+                np.concatenate([matrix(log.actions)[:, index] for log in logs]), return_counts=True
             )
             mean[index] = levels[counts.argmax()]
     return tuple(mean.astype(np.float32).tolist())
@@ -118,13 +116,13 @@ def log_with_signals(
     program, since_start = signals.program, rows_since_start(log.ends)
     for text, node in zip(program.names, program.nodes, strict=True):
         refuse_long_lags(Expression(text, node), since_start)
-    rows = (_matrix(log.obs), _matrix(log.actions), since_start, signals.first_action)
+    rows = (matrix(log.obs), matrix(log.actions), since_start, signals.first_action)
     shape = (len(log), program.width)
     obs = program.over_log(*rows, out=allocate("obs", shape, np.dtype(np.float32)))
     next_obs = None
     if log.next_obs is not None:
         out = allocate("next_obs", shape, np.dtype(np.float32))
-        next_obs = program.after_rows(_matrix(log.next_obs), *rows, out=out)
+        next_obs = program.after_rows(matrix(log.next_obs), *rows, out=out)
     if not lenient:
         _refuse_no_numbers(log, signals, since_start, obs, next_obs)
     return replace(log, obs=obs, next_obs=next_obs, info=info_with_signals(log.info, signals))
@@ -157,22 +155,15 @@ def _refuse_row(log: EpisodeLog, signals: Signals, since_start: IntArray, row: i
     """Compute the episode of a row again, as far as that row, to say which signal it is."""
     first = row - int(since_start[row])
     part, program = slice(first, row + 1), signals.program
-    actions = _matrix(log.actions)[part]
-    over = program.over(_matrix(log.obs)[part], actions, since_start[part], signals.first_action)
+    actions = matrix(log.actions)[part]
+    over = program.over(matrix(log.obs)[part], actions, since_start[part], signals.first_action)
     with np.errstate(all="ignore"):
         for text, node in zip(program.names, program.nodes, strict=True):
             values = np.broadcast_to(over.value(node), row + 1 - first)
             known = np.ones(len(values), dtype=bool)
-            place = partial(_place, log.info.source, first)
-            refuse_no_number(Expression(text, node), over, values, known, place)
-
-
-def _place(source: str, first: int, row: int) -> str:
-    return f"{source}: row {first + row}"
-
-
-def _matrix(values: Array) -> Array:
-    return values if values.ndim > 1 else values[:, None]
+            refuse_no_number(
+                Expression(text, node), over, values, known, lambda at: f"{log.info.source}: row {first + at}"
+            )
 
 
 FEWEST_COSTLY = 10
@@ -205,16 +196,15 @@ def log_with_costs(log: EpisodeLog, costs: Mapping[str, str]) -> EpisodeLog:
         refuse_long_lags(expression, since_start)
         with np.errstate(all="ignore"):
             values = np.broadcast_to(over.value(expression.node), len(log))
-        place = partial("{}: row {}".format, source)
-        refuse_no_number(expression, over, values, np.ones(len(log), dtype=bool), place)
+        everywhere = np.ones(len(log), dtype=bool)
+        refuse_no_number(expression, over, values, everywhere, lambda row: f"{source}: row {row}")
         found.append(values)
     further = {**log.further, "costs": np.stack(found, axis=1).astype(np.float32)}
     return replace(log, further=further, info=replace(log.info, cost_names=tuple(costs)))
 
 
 def _names(log: EpisodeLog) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    widths = [values.shape[1] if values.ndim > 1 else 1 for values in (log.obs, log.actions)]
-    return column_names(log.info, *widths)
+    return column_names(log.info, matrix(log.obs).shape[1], matrix(log.actions).shape[1])
 
 
 def _columns(log: EpisodeLog) -> dict[str, Array]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rl_training.config.limits import Limit, check_costs_named
 from rl_training.core.errors import DataError
-from rl_training.core.spaces import Spaces, level_text
+from rl_training.core.spaces import Spaces
 from rl_training.core.types import Array, State
 from rl_training.data.advice import Advice, advise
 from rl_training.data.episodes import episode_lengths, episode_returns
@@ -20,7 +20,15 @@ from rl_training.data.formulas import FEWEST_COSTLY, described_costs
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog, replacing
 from rl_training.data.log_checks import hidden_mistakes
-from rl_training.data.reading import BOUND_TOLERANCE, few_levels, few_levels_words, piles_up, row_chunks
+from rl_training.data.reading import (
+    BOUND_TOLERANCE,
+    few_levels,
+    few_levels_words,
+    level_shares,
+    matrix,
+    piles_up,
+    row_chunks,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,7 +135,7 @@ class Inspection:
 
 def inspect_log(log: EpisodeLog, bounds: Spaces | None = None, limits: Sequence[Limit] = ()) -> Inspection:
     """Look at every row; `bounds` are the action bounds, where they are known, `limits` those of costs."""
-    obs, actions, rewards = _matrix(log.obs), _matrix(log.actions), _moments(_matrix(log.rewards))
+    obs, actions, rewards = matrix(log.obs), matrix(log.actions), _moments(matrix(log.rewards))
     known = bounds or log.info.spaces
     if known is not None and known.action_columns != actions.shape[1]:
         known = None
@@ -156,14 +164,7 @@ def inspect_log(log: EpisodeLog, bounds: Spaces | None = None, limits: Sequence[
         saturation=_saturation(actions, known, spread.low, spread.high) * numbers,
         on_low=(actions == spread.low).mean(axis=0) * numbers,
         on_high=(actions == spread.high).mean(axis=0) * numbers,
-        level_shares={
-            index: {
-                level_text(level): float((actions[:, index] == number).mean())
-                for level, number in zip(choice.levels, choice.numbers, strict=True)
-            }
-            for index, choice in enumerate(choices)
-            if choice is not None
-        },
+        level_shares=level_shares(actions, choices),
         maybe_choices=few_levels(actions, choices),
         non_finite={name: count for name, values in columns.items() if (count := _non_finite(values))},
         duplicates=_duplicates(obs, actions),
@@ -177,11 +178,11 @@ def inspect_log(log: EpisodeLog, bounds: Spaces | None = None, limits: Sequence[
 def _costs_of(log: EpisodeLog, limits: Sequence[Limit]) -> dict[str, State]:
     """What every cost of the log comes to."""
     rows = log.further.get("costs")
-    names = () if rows is None else log.info.named_costs(_matrix(rows).shape[1])
+    names = () if rows is None else log.info.named_costs(matrix(rows).shape[1])
     check_costs_named("limits", [each.name for each in limits], names, log.info.source)
     if rows is None:
         return {}
-    totals = np.stack([episode_returns(column, log.ends) for column in _matrix(rows).T], axis=1)
+    totals = np.stack([episode_returns(column, log.ends) for column in matrix(rows).T], axis=1)
     return described_costs(names, totals, episode_lengths(log.ends), limits)
 
 
@@ -338,7 +339,7 @@ def _non_finite(values: Array | None) -> int:
     if values is None:
         return 0
     rows = (values[rows] for rows in row_chunks(len(values)))
-    return int(sum((~np.isfinite(_matrix(chunk)).all(axis=1)).sum() for chunk in rows))
+    return int(sum((~np.isfinite(matrix(chunk)).all(axis=1)).sum() for chunk in rows))
 
 
 def _duplicates(obs: Array, actions: Array) -> int:
@@ -352,10 +353,6 @@ def _duplicates(obs: Array, actions: Array) -> int:
             mixed = (bits[:, column] + np.uint64(column + 1)) * factor
             hashes += mixed ^ (mixed >> np.uint64(29))
     return len(hashes) - len(np.unique(hashes))
-
-
-def _matrix(values: Array) -> Array:
-    return values if values.ndim > 1 else values[:, None]
 
 
 MANY = 12
@@ -402,15 +399,12 @@ def action_rows(found: Inspection) -> list[tuple[str, ...]]:
         (
             found.info.name_of("action", index),
             *(("", "") if index in found.level_shares else (_number(low[index]), _number(high[index]))),
-            shares_text(found.level_shares[index]) if index in found.level_shares else f"{share:.1%}",
+            ", ".join(f"{level} {of_it:.1%}" for level, of_it in found.level_shares[index].items())
+            if index in found.level_shares
+            else f"{share:.1%}",
         )
         for index, share in enumerate(shares)
     ]
-
-
-def shares_text(shares: Mapping[str, float]) -> str:
-    """Levels with their shares, in words."""
-    return ", ".join(f"{level} {share:.1%}" for level, share in shares.items())
 
 
 def observation_rows(found: Inspection) -> list[tuple[str, ...]]:

@@ -24,6 +24,7 @@ from rl_training.data.log_sample import (
     standardised,
     unexplained,
 )
+from rl_training.data.reading import matrix
 
 EXTREME = 0.02
 """Share of rows on either side of a column that counts as its end."""
@@ -107,10 +108,12 @@ def hidden_mistakes(log: EpisodeLog) -> list[str]:
     words = []
     clocks = []
     for index in range(sample.obs.shape[1]):
-        found = [*_clocks(_name(log, "observation", index), sample.obs[:, index], sample)]
+        found = [*_clocks(log.info.name_of("observation", index), sample.obs[:, index], sample)]
         words += found
         clocks += [index] * bool(found)
-    words += [*_columns_with_gaps(log, sample), *_copies(log, sample), *_unmarked_trips(log)]
+    words += [*_columns_with_gaps(log, sample), *_copies(log, sample)]
+    ends = early_ends(log.obs, log.next_obs, log.ends, log.terminated)
+    words += [ends.sentence(log.info.name_of)] if ends.are_suspect else []
     sample = replace(sample, obs=np.delete(sample.obs, clocks, axis=1))
     columns = sample.obs.shape[1] + sample.actions.shape[1]
     if not sample.obs.shape[1] or columns > MOST_COLUMNS or sample.finite.sum() < ENOUGH_ROWS:
@@ -125,20 +128,15 @@ def hidden_mistakes(log: EpisodeLog) -> list[str]:
 def _columns_with_gaps(log: EpisodeLog, sample: LogSample) -> Iterator[str]:
     """What every row is looked at for; a column at a time, side by side in memory."""
     for kind, values, some in (("observation", log.obs, sample.obs), ("action", log.actions, sample.actions)):
-        matrix = values if values.ndim > 1 else values[:, None]
-        for index in range(matrix.shape[1]):
-            column = np.ascontiguousarray(matrix[:, index])
+        for index in range(some.shape[1]):
+            column = np.ascontiguousarray(matrix(values)[:, index])
             low, high = np.fmin.reduce(column), np.fmax.reduce(column)
             if np.isnan(low) or low == high:
                 continue
-            name = _name(log, kind, index)
+            name = log.info.name_of(kind, index)
             yield from _sentinels(name, column, some[:, index], (float(low), float(high)))
             if kind == "observation":
                 yield from _stuck(name, column, (low, high))
-
-
-def _name(log: EpisodeLog, kind: str, index: int) -> str:
-    return log.info.name_of(kind, index)
 
 
 def _clocks(name: str, column: Float64, sample: LogSample) -> Iterator[str]:
@@ -223,19 +221,20 @@ def _copies(log: EpisodeLog, sample: LogSample) -> Iterator[str]:
     if len(rows) < 50:
         return
     obs, actions, rewards = sample.obs[rows], sample.actions[rows], sample.rewards[rows]
+    name_of = log.info.name_of
     varying = [index for index in range(obs.shape[1]) if np.ptp(obs[:, index]) > 0]
     for place, index in enumerate(varying):
-        name = _name(log, "observation", index)
+        name = name_of("observation", index)
         for other in varying[place + 1 :]:
             if _same(obs[:, index], obs[:, other]):
                 yield (
-                    f"{name} and {_name(log, 'observation', other)} hold the same numbers: leave one of "
+                    f"{name} and {name_of('observation', other)} hold the same numbers: leave one of "
                     "them out."
                 )
         for action in range(actions.shape[1]):
             if np.ptp(actions[:, action]) and _scaled(obs[:, index], actions[:, action]):
                 yield (
-                    f"{name} is {_name(log, 'action', action)} of the same row: a policy cannot see what it "
+                    f"{name} is {name_of('action', action)} of the same row: a policy cannot see what it "
                     "is about to decide; leave it out, or give that of the row before (lag)."
                 )
         if np.ptp(rewards) and _same(obs[:, index], rewards) and _depends_on_actions(sample, index):
@@ -270,11 +269,6 @@ def _depends_on_actions(sample: LogSample, without: int) -> bool:
 
 
 # ---- whole episodes
-
-
-def _unmarked_trips(log: EpisodeLog) -> list[str]:
-    found = early_ends(log.obs, log.next_obs, log.ends, log.terminated)
-    return [found.sentence(log.info.name_of)] if found.are_suspect else []
 
 
 _EPISODES, _POPULATION = 20, 0.2
@@ -394,7 +388,7 @@ def _actions_in_other_units(log: EpisodeLog, sample: LogSample) -> list[str]:
     words = []
     for index in range(sample.actions.shape[1]):
         gains, trust, spread = _gains(sample, rows, part, change, index)
-        name = _name(log, "action", index)
+        name = log.info.name_of("action", index)
         if _turns_round(gains, trust):
             words.append(
                 f"{name} does the opposite in a part of the log: has it another sign there? Make it one."

@@ -16,7 +16,7 @@ from rl_training.config.run import RewardFields
 from rl_training.core.drift import describe_columns
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.signals import Signals
-from rl_training.core.spaces import Spaces, level_text
+from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import (
     OBSERVATION_EPSILON,
     ActionEncoding,
@@ -34,7 +34,7 @@ from rl_training.data.formulas import described_costs, penalty_weights
 from rl_training.data.info import ReferenceReturns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets
-from rl_training.data.reading import CHUNK_ROWS, action_range, check_width, first_outside
+from rl_training.data.reading import CHUNK_ROWS, action_range, check_width, first_outside, level_shares
 from rl_training.data.rows import as_array
 from rl_training.data.splits import (
     LoggedEpisodes,
@@ -145,7 +145,9 @@ def describe_parts(
     names = parts[0].info.observation_names or tuple(f"obs_{i}" for i in range(observed.shape[1]))
     summary["observed"] = describe_columns(observed, names)
     if parts[0].info.choices:
-        summary["level_shares"] = level_shares(parts)
+        actions = np.concatenate([as_array(part.actions) for part in parts])
+        shares, name_of = level_shares(actions, parts[0].info.choices), parts[0].info.name_of
+        summary["level_shares"] = {name_of("action", index): each for index, each in shares.items()}
     if all(part.ordered and len(part) for part in parts):
         returns = np.concatenate([part.episode_returns() for part in parts])
         summary["episodes"] = len(returns)
@@ -161,20 +163,6 @@ def describe_parts(
             "return_max": float(returns.max()),
         }
     return summary
-
-
-def level_shares(parts: Sequence[TransitionDataset]) -> dict[str, dict[str, float]]:
-    """How often each level of each choice was taken, by the names of actions."""
-    info = parts[0].info
-    actions = np.concatenate([as_array(part.actions).reshape(len(part), -1) for part in parts])
-    return {
-        info.name_of("action", index): {
-            level_text(level): float((actions[:, index] == number).mean())
-            for level, number in zip(choice.levels, choice.numbers, strict=True)
-        }
-        for index, choice in enumerate(info.choices)
-        if choice is not None
-    }
 
 
 def sampled_observations(parts: Sequence[TransitionDataset]) -> Array:

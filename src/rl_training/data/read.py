@@ -130,11 +130,6 @@ def load_transition_dataset(
         kind, dataset_path = AUTO, kind  # where a log lies, and no misspelled kind
     path = None if dataset_path is None else os.fspath(dataset_path)
     source = DatasetSource.build({**fields, "dataset_path": path, "dataset_id": dataset_id})
-    return load_source(kind, source, in_memory=in_memory)
-
-
-def load_source(kind: str, source: DatasetSource, *, in_memory: bool = True) -> TransitionDataset:
-    """The transitions that dataset fields describe."""
     return transitions_of(load_log(kind, source, in_memory=in_memory), in_memory=in_memory)
 
 

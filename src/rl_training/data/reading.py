@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from rl_training.config.data import DatasetSource
 from rl_training.core.errors import DataError
+from rl_training.core.spaces import Choice, level_text
 from rl_training.core.types import Array
 from rl_training.data.episodes import BoolArray
 from rl_training.data.fields import FIELDS, all_fields
@@ -36,6 +37,11 @@ _PILE_SHARE, _PILE_ROWS = 0.02, 3
 
 class DataWarning(UserWarning):
     """Something in the data that a user should know and that does not stop the run."""
+
+
+def matrix(values: Array) -> Array:
+    """Rows of vectors; single numbers as vectors of one."""
+    return values if values.ndim > 1 else values[:, None]
 
 
 def row_chunks(count: int) -> Iterator[slice]:
@@ -256,6 +262,18 @@ def vector_columns(names: Iterable[str]) -> dict[str, list[str]]:
                 f"columns {name}_0, {name}_1, ... must be numbered without gaps, {missing[0]} is missing"
             )
     return {name: [columns[index] for index in range(len(columns))] for name, columns in found.items()}
+
+
+def level_shares(actions: Array, choices: Sequence[Choice | None]) -> dict[int, dict[str, float]]:
+    """Share of the rows with each level, of every action that is a choice."""
+    return {
+        index: {
+            level_text(level): float((matrix(actions)[:, index] == number).mean())
+            for level, number in zip(choice.levels, choice.numbers, strict=True)
+        }
+        for index, choice in enumerate(choices)
+        if choice is not None
+    }
 
 
 FEW_LEVELS = 8

@@ -24,7 +24,7 @@ from rl_training.data.formats import Format
 from rl_training.data.formats.hdf5 import HDF5_PROBLEMS, open_hdf5
 from rl_training.data.info import DataInfo, ReferenceReturns
 from rl_training.data.log import EpisodeLog
-from rl_training.data.reading import Target, check_numeric, failures_as, files_below
+from rl_training.data.reading import Target, check_numeric, failures_as, files_below, matrix
 
 METADATA_FILE = "metadata.json"
 
@@ -327,7 +327,7 @@ def _episode_arrays(log: EpisodeLog, rows: slice) -> dict[str, Any]:
     truncated[-1:] |= unfinished
     return {
         "observations": obs,
-        "actions": _matrix(log.actions[steps]),
+        "actions": matrix(log.actions[steps]),
         "rewards": log.rewards[steps],
         "terminations": log.terminated[steps],
         "truncations": truncated,
@@ -339,7 +339,7 @@ def _infos(log: EpisodeLog, rows: slice, unfinished: bool) -> dict[str, Array]:
     """One entry per observation. Fields beyond Minari's own, and the row without a successor."""
     steps = {name: values[rows] for name, values in log.further.items()}
     if log.next_obs is None:
-        steps |= {"action": _matrix(log.actions[rows]), "reward": log.rewards[rows]}
+        steps |= {"action": matrix(log.actions[rows]), "reward": log.rewards[rows]}
         steps["unfinished"] = np.arange(rows.start, rows.stop) == (rows.stop - 1 if unfinished else -1)
     if not unfinished:  # there is one observation more than steps
         steps = {name: np.concatenate([values, values[-1:]]) for name, values in steps.items()}
@@ -378,7 +378,3 @@ def _env_spec(env_id: str | None) -> Any:
     import gymnasium
 
     return None if env_id is None else gymnasium.registry.get(env_id)
-
-
-def _matrix(actions: Array) -> Array:
-    return actions if actions.ndim > 1 else actions[:, None]
