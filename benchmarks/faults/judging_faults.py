@@ -257,15 +257,15 @@ FAULTS = [
     Fault(
         "runs: every seed is told what the first was",
         RUNS,
-        "self._told(judgement, judgement.policies[index])",
-        "self._told(judgement, judgement.policies[0])",
+        "told_judgement(judgement, judgement.policies[index], where)",
+        "told_judgement(judgement, judgement.policies[0], where)",
         "runs",
     ),
     Fault(
         "runs: every file holds the first judgement",
         RUNS,
-        "single(judgement, index).to_dict()",
-        "single(judgement, 0).to_dict()",
+        "judgement.policies[index : index + 1]",
+        "judgement.policies[:1]",
         "runs",
     ),
     Fault(

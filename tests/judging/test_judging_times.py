@@ -10,7 +10,6 @@ import torch
 
 from helpers import train
 from judging_problems import Proportional, corridor_log, lqr_log, small
-from rl_training.cli.judge import judged
 from rl_training.config.run import TrainConfig
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
@@ -26,6 +25,7 @@ from rl_training.judging.policies import JudgedPolicy, PolicyActions
 from rl_training.models.models import MLPTD3Model
 from rl_training.policies.policy import Policy
 from rl_training.report.judge_page import subtitle
+from rl_training.runs.judge import judge as judge_runs
 from rl_training.runtime.offline_data import load_parts
 
 QUICK: dict[str, Any] = {
@@ -229,10 +229,10 @@ def test_a_run_trained_by_time_judges_itself_by_time(tmp_path: Path) -> None:
     assert told[True]["data"]["step_discount"] == pytest.approx(0.879342, abs=1e-6)
     assert "step_discount" not in told[False]["data"]
     assert told[True]["behaviour"]["value"] != told[False]["behaviour"]["value"]
-    # The command asks the run, unless it is told otherwise.
-    command = [result.run_dir], str(tmp_path / "log.npz"), {}
-    assert judged(*command, quiet=True, **QUICK).settings["discount_by_time"] is True
-    by_step = judged(*command, quiet=True, discount_by_time=False, **QUICK)
+    # The run is asked, unless it is told otherwise.
+    command = [result.run_dir], str(tmp_path / "log.npz")
+    assert judge_runs(*command, **QUICK).settings["discount_by_time"] is True
+    by_step = judge_runs(*command, discount_by_time=False, **QUICK)
     assert by_step.settings["discount_by_time"] is False
 
 

@@ -277,6 +277,13 @@ def test_reports_say_what_the_first_policy_does(tmp_path: Path) -> None:
         run = judged_run(tmp_path / part, {**EXPLANATION, part: wrong})
         with pytest.raises(UserError, match=rf"judgement.json is not the judgement of a run: .*{said}"):
             write_report([run], tmp_path / "one.html")
+    (run / "judgement.json").write_text("half a judg")
+    with pytest.raises(UserError, match=r"judgement.json is not the judgement of a run: Expecting value"):
+        write_report([run], tmp_path / "one.html")
+    (run / "judgement.json").unlink()
+    (run / "judgement.json").mkdir()
+    with pytest.raises(UserError, match=r"judgement.json is not .*: Is a directory; delete it to do without"):
+        write_report([run], tmp_path / "one.html")
 
 
 def test_text_from_run_files_is_escaped_everywhere(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from rl_training.core.errors import CheckpointError, ConfigError, DataError, Use
 from rl_training.data import load_transition_dataset
 from rl_training.data.read import UnusedColumn
 from rl_training.judging import trained_critic
+from rl_training.judging.settings import JudgeConfig
 from rl_training.judging.verdict import Judgement
 from rl_training.policies.opened import DeployedPolicy
 from rl_training.policies.policy import Policy
@@ -155,6 +156,22 @@ def test_commands_open_a_checkpoint_once(
         opened, _ = count_reads(monkeypatch)
         assert main(command) == 0, capsys.readouterr().err
         assert opened.count("step_5.safetensors") == 1, command
+
+
+def test_settings_of_a_judgement_are_checked_once_and_before_the_log_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build, built = JudgeConfig.build, list[object]()
+
+    def noted(values: Any, **options: Any) -> JudgeConfig:
+        built.append(values)
+        return build(values, **options)
+
+    monkeypatch.setattr(JudgeConfig, "build", noted)
+    quick = [f"--set={name}={value}".replace("(", "[").replace(")", "]") for name, value in QUICK.items()]
+    assert main(["judge", str(folder / "run"), "-q", *quick]) == 0 and len(built) == 1
+    assert main(["judge", str(folder / "run"), "--data", "no.csv", "--set", "membres=1"]) == 2
+    assert "did you mean 'members'" in capsys.readouterr().err
 
 
 def test_a_checkpoint_from_anywhere_is_opened_but_its_paths_are_not_followed(

@@ -65,21 +65,34 @@ def judge(
     """Say how good policies are from a log alone, and whether that can be said at all."""
     from rl_training.config.run import apply_overrides
     from rl_training.core.files import refuse_unwritable, write_json_atomic
-    from rl_training.judging.settings import JudgeConfig
 
     keywords: dict[str, Any] = {}
     apply_overrides(keywords, [*(settings or []), *given(gamma=gamma, seed=seed).items()])
-    JudgeConfig.build(keywords)  # nothing else can be set, and nothing wrong is read for
     if out is not None and out == json_file:
         raise UserError(f"--out and --json must name two files, got {out} twice")
     for option, file in (("--out", out), ("--json", json_file)):
         if file is not None:
             refuse_unwritable(file, option)
-    refuse_missing(policies)
+    for path in policies:
+        if not path.exists():
+            raise UserError(f"no such run: {path}; give a run directory, a checkpoint or an exported policy")
     if minari_root is not None:
         data = in_minari_root(data, minari_root)
     dials = None if dial is None else parse_dials(dial)
-    result = judged(policies, data, fields, quiet=quiet, checkpoints=checkpoints, dial=dials, **keywords)
+    from rl_training.runs.judge import judge as judge_files
+
+    columns = fields.pop("columns", None)
+    with Stages(quiet) as stages:
+        result = judge_files(
+            policies,
+            data,
+            columns=columns,
+            fields=fields,
+            on_progress=stages.tell,
+            checkpoints=checkpoints,
+            dial=dials,
+            **keywords,
+        )
     print_result(result)
     if "gamma" not in keywords:
         typer.echo(f"discount of future rewards: {result.settings['gamma']:g}")
@@ -107,26 +120,6 @@ def in_minari_root(data: str | None, root: Path) -> str:
     if data is None:
         raise ConfigError("--minari-root must come with --data, the id of a dataset in it")
     return source_location(data, root).spelling
-
-
-def judged(
-    policies: list[Path], data: str | None, fields: dict[str, Any], *, quiet: bool, **settings: Any
-) -> Judgement:
-    """The judgement of files by a log, with progress for people at a terminal."""
-    from rl_training.runs.judge import judge as judge_files
-
-    others = {name: fields[name] for name in fields if name != "columns"}
-    with Stages(quiet) as stages:
-        return judge_files(
-            policies, data, columns=fields.get("columns"), fields=others, on_progress=stages.tell, **settings
-        )
-
-
-def refuse_missing(policies: list[Path]) -> None:
-
-    for path in policies:
-        if not path.exists():
-            raise UserError(f"no such run: {path}; give a run directory, a checkpoint or an exported policy")
 
 
 def print_result(result: Judgement) -> None:

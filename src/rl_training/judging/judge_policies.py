@@ -95,11 +95,13 @@ def judge(
     checkpoints: str | Path | None = None,
     unused: Unused = tuple,
     limits: Mapping[str, object] | None = None,
+    config: JudgeConfig | None = None,
     **settings: Unpack[JudgeKeywords],
 ) -> Judgement:
     """Judge policies by a log. `policies`: one, a list, or a mapping of names; anything with `predict`.
 
-    `settings` are those of `JudgeConfig`, such as `gamma` and `seed`. All policies are judged on the same
+    `settings` are those of `JudgeConfig`, such as `gamma` and `seed`; they change `config`, where one is
+    given. All policies are judged on the same
     resamples and rows, so that their order does not depend on luck of their own. `critics` are what policies
     were trained with (`trained_critic` of a run), by the policies' names: their optimism is shown. With a
     `checkpoints` folder the fits are kept in it while they are made, and the same call goes on from there.
@@ -108,7 +110,8 @@ def judge(
     or {"overheat": "3 per episode"}.
     """
     start = time.monotonic()
-    config = JudgeConfig.build(settings)
+    if config is None or settings:
+        config = JudgeConfig.build(settings) if config is None else config.replace(**settings)
     if not isinstance(data, TransitionDataset):
         raise WrongTypeError(
             f"data must be a TransitionDataset, got {type(data).__name__}; rl_training.judge takes paths, "

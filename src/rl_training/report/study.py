@@ -16,8 +16,7 @@ from typing import Any
 
 from rl_training.config.yaml import read_yaml
 from rl_training.core.errors import UserError
-from rl_training.core.files import parse_json
-from rl_training.core.schema import SchemaProblem
+from rl_training.core.files import parse_json, reason
 from rl_training.core.types import Facts, number
 from rl_training.data.info import ReferenceReturns
 from rl_training.judging.candidates import Candidate, candidate_of, estimate_of
@@ -125,14 +124,15 @@ class RunRecord:
         """What the policy does, as far as the run's judgement tells it."""
         path = self.path / JUDGEMENT_FILE
         try:
-            told = parse_json(path.read_bytes())["policies"][0]["evidence"]["explanation"]
-        except (OSError, ValueError, KeyError, IndexError, TypeError):
-            return None  # not judged, or by a version that did not tell
-        try:
+            told = parse_json(path.read_bytes())
+            told = told["policies"][0]["evidence"]["explanation"]
             return None if told is None else Explanation.read(told)
-        except SchemaProblem as problem:
+        except (FileNotFoundError, KeyError, IndexError, TypeError):
+            return None  # not judged, or by a version that did not tell
+        except (OSError, ValueError) as problem:  # cannot be read, is no JSON, or another one
+            told = reason(problem) if isinstance(problem, OSError) else problem
             raise UserError(
-                f"{path} is not the judgement of a run: {problem}; delete it to do without"
+                f"{path} is not the judgement of a run: {told}; delete it to do without"
             ) from None
 
     @property

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -86,6 +86,7 @@ def judge(
         settings.setdefault("discount_by_time", True)
     if "gamma" not in settings and (gamma := own_gamma(runs)) is not None:
         settings["gamma"] = gamma
+    config = JudgeConfig.build(settings)  # nothing wrong is read for
     if data is None:
         log, (place, reading) = own_log(runs).with_costs(costs or {}), own_place(next(iter(runs.values())))
     else:
@@ -113,7 +114,7 @@ def judge(
         checkpoints=None if checkpoints is None else Path(checkpoints),
         unused=lambda: () if place is None else unused_columns(place, *reading, log),
         limits=own_limits(runs) if limits is None else limits,
-        **settings,
+        config=config,
     )
     curves = tuple(dial_curve(judgement, name, {at: name_at(name, at) for at in dials}) for name in turned)
     seen = [warning for run in runs.values() if data is None and (warning := run.seen_in_training)]
@@ -269,8 +270,11 @@ class RunJudge:
         for index, run in enumerate(runs):
             told = numbers
             if isinstance(judgement, Judgement):
-                told = self._told(judgement, judgement.policies[index])
-                write_json_atomic(run.run_dir / JUDGEMENT_FILE, single(judgement, index).to_dict())
+                assert isinstance(self.logged, LoggedEpisodes)
+                where = "held out of training" if self.logged.held_out else "of the training data itself"
+                told = told_judgement(judgement, judgement.policies[index], where)
+                single = replace(judgement, policies=judgement.policies[index : index + 1])
+                write_json_atomic(run.run_dir / JUDGEMENT_FILE, single.to_dict())
             elif isinstance(judgement, str):
                 told = not_judged(judgement)
             self.found[run.run_dir, run.global_step] = told
@@ -292,17 +296,16 @@ class RunJudge:
             "judge_at_end: true judges all the same"
         )
 
-    @property
+    @cached_property
     def config(self) -> JudgeConfig:
-        gamma, updates = self.settings.judge_gamma, self.settings.judge_updates
-        of_the_model = min(MODEL_UPDATES, updates or MODEL_UPDATES)
+        updates = self.settings.judge_updates
         return JudgeConfig.build(
             {
                 **LIGHTER,
-                "gamma": gamma,
+                "gamma": self.settings.judge_gamma,
                 "discount_by_time": isinstance(self.logged, LoggedEpisodes) and self.logged.by_time,
                 "updates": updates,
-                "model_updates": of_the_model,
+                "model_updates": min(MODEL_UPDATES, updates or MODEL_UPDATES),
             }
         )
 
@@ -323,7 +326,7 @@ class RunJudge:
                     self.logged.dataset,
                     on_progress=tell,
                     limits=self.settings.limits,
-                    **self.config.to_dict(),
+                    config=self.config,
                 )
             except Interrupted:
                 for run in runs:
@@ -332,11 +335,6 @@ class RunJudge:
                 return "interrupted; it is made when the run is resumed"
             except UserError as problem:
                 return str(problem)
-
-    def _told(self, judgement: Judgement, policy: PolicyJudgement) -> State:
-        assert isinstance(self.logged, LoggedEpisodes)
-        where = "held out of training" if self.logged.held_out else "of the training data itself"
-        return told_judgement(judgement, policy, where)
 
 
 class SelfJudging(Callback):
@@ -402,8 +400,3 @@ def told_costs(policy: PolicyJudgement) -> State:
 
 def not_judged(reason: str) -> State:
     return {**NOT_JUDGED, "judge_note": f"not judged: {reason}"}
-
-
-def single(judgement: Judgement, index: int) -> Judgement:
-    """The judgement of one policy out of several."""
-    return replace(judgement, policies=judgement.policies[index : index + 1])
