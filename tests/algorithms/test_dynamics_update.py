@@ -13,7 +13,9 @@ import learner_checks as checks
 from learner_checks import close
 from rl_training.algorithms.dynamics import (
     UPDATES_PER_CHECK,
+    ColumnErrors,
     Dynamics,
+    column_errors,
     prediction_errors,
     resample_weights,
     surprise,
@@ -180,6 +182,47 @@ def test_errors_of_the_plant_itself_are_zero_and_those_of_standing_still_are_kno
         starts = [row for row in range(EPISODES * LENGTH) if row % LENGTH <= LENGTH - steps]
         moved = torch.stack([rows["next_obs"][row + steps - 1, 0] - rows["obs"][row, 0] for row in starts])
         assert found.unchanged[0].item() == pytest.approx(moved.square().mean().sqrt().item(), rel=1e-5)
+
+
+def test_only_who_has_not_seen_an_episode_answers() -> None:
+    """Two members, the plant itself and one that says nothing changes, whose error is what changes."""
+    rows, ends = lqr_rows(), ends_of(lqr_rows())
+
+    class Half(Exact):
+        def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+            right, log_std = super().forward(obs, actions)
+            still = -self.change_center / self.change_spread
+            return torch.cat([right[:1], still.expand(1, *right.shape[1:])]), log_std
+
+    dynamics = Half(2, 1, 2)
+    dynamics.set_scales(rows)
+    knows = torch.zeros(2, len(ends), dtype=torch.bool)
+    knows[0, :LENGTH] = True
+    assert prediction_errors(dynamics, rows, ends, unseen=knows).predicted[:2].amax() < 1e-6
+    first = {name: values[:LENGTH] for name, values in rows.items()}
+    alone = prediction_errors(dynamics, first, ends[:LENGTH], unseen=knows.flip(0)[:, :LENGTH])
+    assert alone.predicted[0].item() == pytest.approx(alone.unchanged[0].item(), rel=1e-5)
+    both = prediction_errors(dynamics, first, ends[:LENGTH])
+    assert both.predicted[0].item() == pytest.approx(0.5 * both.unchanged[0].item(), rel=1e-5)
+
+
+def test_errors_are_told_column_by_column_in_their_units() -> None:
+    rows, exact = lqr_rows(), Exact(2, 1, 2)
+    exact.set_scales(rows)
+    units, names = torch.tensor([10.0, 1.0, 2.0]), ("level", "still", "reward")
+    found = column_errors(exact, rows, ends_of(rows), names, units)
+    plain = prediction_errors(exact, rows, ends_of(rows), 10)
+    assert [each.column for each in found] == list(names) and found[0].steps == (1, 10)
+    assert found[0].unchanged[1] == pytest.approx(10.0 * plain.unchanged[0].item())
+    assert found[2].unchanged[1] == pytest.approx(2.0 * plain.unchanged[2].item())
+    assert found[0].left < 1e-4 and found[1].left == 0.0
+    assert ColumnErrors("level", (1, 10), (1.0, 3.0), (2.0, 4.0)).left == 0.75
+    # further than the longest episode goes is not asked, what nobody may answer is not told
+    assert column_errors(exact, rows, ends_of(rows), names, units, steps=(LENGTH, LENGTH + 1))[0].steps == (
+        20,
+    )
+    nobody = torch.zeros(2, len(rows["rewards"]), dtype=torch.bool)
+    assert column_errors(exact, rows, ends_of(rows), names, units, unseen=nobody) == ()
 
 
 def test_the_weights_that_predict_the_unseen_best_are_kept() -> None:

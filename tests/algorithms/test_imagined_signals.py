@@ -12,7 +12,7 @@ from torch import Tensor
 import learner_checks as checks
 import rl_training
 from rl_training.algorithms import LION, MOPO
-from rl_training.algorithms.dynamics import ModelLearner
+from rl_training.algorithms.dynamics import ModelLearner, column_errors
 from rl_training.algorithms.imagined import ImaginedSignals
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.run import TrainConfig
@@ -22,6 +22,7 @@ from rl_training.core.signals import Program, Signals
 from rl_training.core.spaces import Spaces
 from rl_training.core.transforms import ObservationNormalizer
 from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.models.dynamics import DynamicsEnsemble
 from rl_training.policies.inputs import SignalMemory
 from rl_training.policies.policy import Policy
 from rl_training.runtime.offline_data import build_offline_dataset
@@ -260,3 +261,30 @@ def test_a_program_without_a_past_has_an_empty_memory() -> None:
         learner.update(batch, global_step=step)
     known = Program(("x", "y", "x - y"), ("x", "y"), ("a",))
     assert known.layout.size == 0
+
+
+def test_errors_further_ahead_follow_the_signals() -> None:
+    """Where every imagined column is the logged one, signals are as logged: nothing is wrong in any step."""
+    data = log_of()
+    learner = learner_of("lion", data)
+    batch = batch_of(data, learner.policy)
+    ends = torch.as_tensor(data.episode_ends())
+
+    class Told(DynamicsEnsemble):
+        def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+            place = (actions[:, :, None] == batch["actions"]).all(-1).float().argmax(-1)
+            right = self.change_of(batch["obs"], batch["next_obs"], batch["rewards"])[0, place]
+            assert torch.allclose(obs, batch["obs"][place], atol=1e-4), (
+                "asked with signals that were not logged"
+            )
+            return right, torch.zeros_like(right)
+
+    dynamics = Told(learner.dynamics.obs_dim, 1, 2)
+    dynamics.set_scales(batch)
+    dynamics.set_predicted(COLUMNS)
+    whole = EPISODE - 1 if data.next_obs is None else 3
+    found = column_errors(
+        dynamics, batch, ends, ["?"] * 99, torch.ones(99), learner=learner, steps=(1, whole)
+    )
+    assert len(found) == len(COLUMNS) + 1
+    assert max(max(each.model) for each in found) < 1e-4

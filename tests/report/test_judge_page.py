@@ -50,6 +50,21 @@ def test_the_page_says_the_verdict_first_and_needs_nothing_else(judged: Judgemen
     assert "&lt;script&gt;" in page and ATTACK not in page and "\x1b" not in page and "[31m" not in page
 
 
+def test_it_says_how_well_the_judges_model_knows_the_plant(judged: Judgement, tmp_path: Path) -> None:
+    level, reward = judged.model
+    assert (level.column, reward.column, level.steps) == ("observation 0", "reward", (1, 10))
+    log = lqr_log(30, 10)
+    moved = (log.next_obs - log.obs).square().mean().sqrt().item()
+    assert level.unchanged[0] == pytest.approx(moved, rel=0.3), "in the units of the log"
+    assert reward.unchanged[0] == pytest.approx(log.rewards.std().item(), rel=0.3)
+    page = write_judge_page(judged, tmp_path / "judge.html").read_text()
+    assert "How well does the judge" in page and f"{100 * level.left:.0f} %" in page
+    without = replace(judged, model=())
+    assert "How well does the judge" not in write_judge_page(without, tmp_path / "j.html").read_text()
+    told = judged.to_dict()["model"]
+    assert told[0]["column"] == "observation 0" and json.dumps(told)
+
+
 def test_every_policy_has_its_figures(judged: Judgement, tmp_path: Path) -> None:
     page = write_judge_page(judged, tmp_path / "judge.html").read_text()
     own = ("The value by different methods", "Value along the logged episodes", "What the log covers")

@@ -5,7 +5,7 @@ The judge fits one of its own, and the algorithms that learn inside a model have
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -280,26 +280,41 @@ class PredictionErrors:
 
 @torch.no_grad()
 def prediction_errors(
-    dynamics: DynamicsEnsemble, rows: Mapping[str, Tensor], ends: Tensor, steps: int = 1
+    dynamics: DynamicsEnsemble,
+    rows: Mapping[str, Tensor],
+    ends: Tensor,
+    steps: int = 1,
+    *,
+    unseen: Tensor | None = None,
+    learner: ModelLearner | None = None,
 ) -> PredictionErrors:
     """How well the members' mean predicts `steps` ahead, from rows in time order.
 
     `rows` holds `obs actions next_obs rewards`, a row each, and `ends` marks the last rows of episodes. The
-    logged actions are played, from every row that has so many rows of its episode before it ends.
+    logged actions are played, from every row that has so many rows of its episode before it ends. `unseen`
+    `[members, rows]` says whose answer counts, where members know some of the rows already; what nobody
+    may answer is left out. A `learner` says how signals follow from what is predicted.
     """
     count = len(ends)
     ends_at = torch.nonzero(ends).squeeze(-1)
     left = ends_at[torch.searchsorted(ends_at, torch.arange(count))] - torch.arange(count)
-    starts = torch.nonzero(left >= steps - 1).squeeze(-1)
+    asked = left >= steps - 1
+    counts = torch.ones(dynamics.members, count) if unseen is None else unseen.float()
+    starts = torch.nonzero(asked & (counts.sum(0) > 0)).squeeze(-1)
+    share = (counts / counts.sum(0))[:, starts].unsqueeze(-1)
     state = rows["obs"][starts].expand(dynamics.members, -1, -1)
+    memory = None if learner is None else learner.memory_of(rows)[starts].unsqueeze(0)
     reward = torch.zeros(dynamics.members, len(starts))
     for step in range(steps):
-        mean, _ = dynamics(state, rows["actions"][starts + step].expand(dynamics.members, -1, -1))
+        actions = rows["actions"][starts + step]
+        mean, _ = dynamics(state, actions.expand(dynamics.members, -1, -1))
         state, reward = dynamics.following(state, mean)
         state = dynamics.within_range(state)
+        if learner is not None and memory is not None:
+            state, memory = learner.followed(state, actions.unsqueeze(0), memory)
     last = starts + steps - 1
     truth = torch.cat([rows["next_obs"][last], rows["rewards"][last].unsqueeze(-1)], dim=-1)
-    found = torch.cat([state.mean(0), reward.mean(0).unsqueeze(-1)], dim=-1)
+    found = (share * torch.cat([state, reward.unsqueeze(-1)], dim=-1)).sum(0)
     still = rows["rewards"].mean().expand(len(starts), 1)
     unchanged = torch.cat([rows["obs"][starts], still], dim=-1)
 
@@ -307,3 +322,63 @@ def prediction_errors(
         return (guess - truth).double().square().mean(0).sqrt()
 
     return PredictionErrors(steps, error(found), error(unchanged))
+
+
+@dataclass(frozen=True)
+class ColumnErrors:
+    """How well one column, or the reward, is predicted, in its own units."""
+
+    column: str
+    steps: tuple[int, ...]
+    model: tuple[float, ...]
+    """root mean square error so many steps ahead"""
+    unchanged: tuple[float, ...]
+    """that of saying that nothing changes, and that every reward is the mean one"""
+
+    @property
+    def left(self) -> float:
+        """Share of what changes that the model cannot tell, as far ahead as was asked."""
+        return self.model[-1] / self.unchanged[-1] if self.unchanged[-1] > 0.0 else 0.0
+
+
+STEPS_AHEAD = (1, 10)
+MOST_ROWS = 20_000
+"""Rows that errors are measured on."""
+
+
+def column_errors(
+    dynamics: DynamicsEnsemble,
+    rows: Mapping[str, Tensor],
+    ends: Tensor,
+    names: Sequence[str],
+    units: Tensor,
+    *,
+    unseen: Tensor | None = None,
+    learner: ModelLearner | None = None,
+    steps: Sequence[int] = STEPS_AHEAD,
+) -> tuple[ColumnErrors, ...]:
+    """Of every column that is predicted, and of the reward: `names` and `units` `[O + 1]`, reward last.
+
+    Further ahead than the longest episode goes is not asked; of many rows, the first whole episodes are.
+    """
+    whole = torch.nonzero(ends[:MOST_ROWS]).flatten()
+    count = int(whole[-1]) + 1 if len(whole) else min(len(ends), MOST_ROWS)
+    rows, ends = {name: values[:count] for name, values in rows.items()}, ends[:count].clone()
+    ends[-1] = True
+    unseen = None if unseen is None else unseen[:, :count]
+    if unseen is not None and not unseen.any():
+        return ()
+    ends_at = torch.nonzero(ends).squeeze(-1)
+    longest = int(torch.diff(ends_at, prepend=torch.tensor([-1])).max())
+    asked = [each for each in steps if each <= longest]
+    found = [prediction_errors(dynamics, rows, ends, each, unseen=unseen, learner=learner) for each in asked]
+    predicted = torch.nonzero(dynamics.predicted.flatten()).flatten().tolist()
+    return tuple(
+        ColumnErrors(
+            names[index],
+            tuple(asked),
+            tuple(float(each.predicted[index] * units[index]) for each in found),
+            tuple(float(each.unchanged[index] * units[index]) for each in found),
+        )
+        for index in predicted
+    )

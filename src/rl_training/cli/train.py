@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from rl_training.config.run import TrainConfig
     from rl_training.runtime.callbacks import TrainResult
 
+
+MOST_COLUMNS = 3
+"""Columns that the model predicts worst, which are told when a training ends."""
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
@@ -100,7 +103,7 @@ def _result_rows(result: TrainResult) -> list[tuple[str, str]]:
     if metrics.get("eval_normalized_score") is not None and not result.members:
         reference = metrics["eval_normalized_score_reference"]
         rows.append((f"normalised score ({reference})", f"{metrics['eval_normalized_score']:.1f}"))
-    rows += [*_held_out_rows(metrics), *_online_rows(metrics)]
+    rows += [*_held_out_rows(metrics), *_model_rows(metrics), *_online_rows(metrics)]
     if result.members:
         return rows + [(f"seed {m.run_dir.name.rpartition('-s')[2]}", str(m.run_dir)) for m in result.members]
     rows += [("checkpoint", str(result.checkpoint_path)), ("run directory", str(result.run_dir))]
@@ -115,6 +118,18 @@ def _held_out_rows(metrics: dict[str, object]) -> list[tuple[str, str]]:
         return []
     constant = f"{metrics['validation_constant_error']:.4g} for a constant action"
     return [("held-out action error", f"{metrics['validation_action_error']:.4g} ({constant})")]
+
+
+def _model_rows(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the model of the plant can tell least, and how much of it it leaves open."""
+    from rl_training.algorithms.dynamics import ColumnErrors
+
+    errors = [ColumnErrors(**each) for each in metrics.get("model_errors") or ()]
+    if not errors:
+        return []
+    worst = sorted(errors, key=lambda each: -each.left)[:MOST_COLUMNS]
+    told = ", ".join(f"{100 * each.left:.0f} % of {each.column}" for each in worst)
+    return [(f"left open by the model, {errors[0].steps[-1]} steps ahead", told)]
 
 
 def _online_rows(metrics: dict[str, object]) -> list[tuple[str, str]]:

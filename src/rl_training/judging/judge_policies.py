@@ -34,7 +34,7 @@ from rl_training.judging.fqe import FittedValues, fit_values
 from rl_training.judging.hidden import Unused, is_something_hidden, unmarked_ends
 from rl_training.judging.importance import ImportanceSampling, prepare_importance_sampling, unit_spaces
 from rl_training.judging.log import Float64Array, JudgedLog, NameOf, Operator, operators_of
-from rl_training.judging.model import Paid, Rollouts, fit_dynamics, roll_out, what_if
+from rl_training.judging.model import Paid, Rollouts, errors_of_the_model, fit_dynamics, roll_out, what_if
 from rl_training.judging.policies import (
     FileWithPast,
     JudgedPolicy,
@@ -174,6 +174,7 @@ def judge(
         seconds,
         operators=policy_judge.judged_operators(len(judged)),
         logged_costs=costs.told,
+        model=() if dynamics is None else errors_of_the_model(log, dynamics, name_of, data.info.signals),
     )
 
 

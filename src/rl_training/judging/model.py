@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.dynamics import Dynamics
+from rl_training.algorithms.dynamics import STEPS_AHEAD, ColumnErrors, Dynamics, column_errors
 from rl_training.core.signals import Signals
 from rl_training.core.streams import derive_seed, torch_generator
 from rl_training.data.episodes import IntArray
 from rl_training.judging.explanation import Act, Course, typical_episode
 from rl_training.judging.fit import FitCache, OnProgress, Rows, fit
-from rl_training.judging.log import Float64Array, FloatArray, JudgedLog
+from rl_training.judging.log import Float64Array, FloatArray, JudgedLog, NameOf
 from rl_training.judging.policies import JudgedPolicy, rollout_actions
 from rl_training.judging.settings import JudgeConfig
 from rl_training.models.dynamics import DynamicsModel
@@ -81,6 +81,29 @@ def fit_dynamics(
         cache=cache,
     )
     return learner
+
+
+def errors_of_the_model(
+    log: JudgedLog, learner: Dynamics, name_of: NameOf, signals: Signals | None
+) -> tuple[ColumnErrors, ...]:
+    """By the members that have not seen an episode; of signals, the columns that they are made of.
+
+    Signals follow from columns by their program, step by step from the first row of an episode: in the
+    middle of one, only the next step is asked.
+    """
+    rows, width = model_columns(log), log.obs.shape[1]
+    unseen = learner.row_weights(rows["episodes"]) == 0
+    plain = range(width) if signals is None else signals.program.plain_places or range(width)
+    errors = column_errors(
+        learner.dynamics,
+        rows,
+        torch.from_numpy(log.ends),
+        [*(name_of("observation", index) for index in range(width)), "reward"],
+        torch.from_numpy(np.append(log.obs_scale.spread, log.reward_scale.spread)),
+        unseen=unseen,
+        steps=STEPS_AHEAD if signals is None else STEPS_AHEAD[:1],
+    )
+    return tuple(errors[index] for index in (*plain, width))
 
 
 def model_columns(log: JudgedLog) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rl_training.algorithms.dynamics import ColumnErrors
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.judging.explanation import Explanation
 from rl_training.judging.log import FEWEST_STINTS, Float64Array
@@ -267,6 +268,8 @@ class Judgement:
     """of policies with a dial that were judged at several positions"""
     logged_costs: tuple[LoggedCost, ...] = ()
     """what the log itself says of every cost"""
+    model: tuple[ColumnErrors, ...] = ()
+    """how well the judge's own model predicts episodes that its members have not seen"""
 
     @property
     def gamma(self) -> float:

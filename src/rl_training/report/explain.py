@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from rl_training.algorithms.dynamics import ColumnErrors
 from rl_training.judging.explanation import Bound, Course, Explanation, Response, Rule
 from rl_training.report.charts import Chart, Figure, Series
-from rl_training.report.content import Section, Table, plain_number
+from rl_training.report.content import Cell, Section, Table, plain_number
 
 WORTH_TELLING = 0.02
 """Difference of an action, as a share of its range, below which nothing is said."""
+
+NO_HELP = 0.9
+"""A model that leaves so much of what changes says hardly more than that nothing does."""
 
 
 def explained(explanation: Explanation, title: str = "What does it do?") -> Section:
@@ -101,3 +105,26 @@ def course_chart(title: str, course: Course, label: str, note: str) -> Chart:
     own = Series(label, 1, list(zip(steps, course.policy, strict=True)), band)
     logged = Series("logged", 0, list(zip(steps, course.logged, strict=True)))
     return Chart(title, "step", course.name, (logged, own), note)
+
+
+def model_table(errors: Sequence[ColumnErrors], title: str, note: str) -> Table:
+    """What a model of the plant can tell and what it cannot, the column that it knows least of first."""
+    ahead = errors[0].steps
+    header = ["column", "left open"]
+    for steps in ahead:
+        when = "one step ahead" if steps == 1 else f"{steps} steps ahead"
+        header += [f"error {when}", "if nothing changed"]
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (
+            each.column,
+            f"{100 * each.left:.0f} %" + (" (no help)" if each.left >= NO_HELP else ""),
+            *(value for pair in zip(each.model, each.unchanged, strict=True) for value in pair),
+        )
+        for each in sorted(errors, key=lambda each: -each.left)
+    )
+    told = (
+        f"Typical errors, in the column's units, {note}. Beside each, the error of saying that the column "
+        "stays as it is, and that every reward is the mean one. Left open is the share of that which the "
+        "model cannot tell, as far ahead as was asked."
+    )
+    return Table(title, tuple(header), rows, told)

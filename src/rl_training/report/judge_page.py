@@ -30,7 +30,7 @@ from rl_training.report.content import (
     with_interval,
     words_section,
 )
-from rl_training.report.explain import explained
+from rl_training.report.explain import explained, model_table
 
 ESTIMATORS = {
     "fqe": "fitted values",
@@ -87,6 +87,10 @@ def judge_page(judgement: Judgement, title: str) -> Page:
     for policy in ranked:
         parts += [*explanation_section(policy), policy_section(judgement, policy)]
     parts.append(Section("Can values of this log be trusted?", trust_blocks(judgement)))
+    if judgement.model:
+        how = "on episodes that the networks which answer have not seen"
+        table = model_table(judgement.model, "The model that gives the second opinion", how)
+        parts.append(Section("How well does the judge's model know the plant?", (table,)))
     if judgement.advice:
         advice = Table("Advice", ("do this",), tuple((sentence,) for sentence in judgement.advice))
         parts.append(Section("What would make the answer surer", (advice,)))

@@ -29,7 +29,7 @@ from rl_training.report.content import (
     render_html,
     render_markdown,
 )
-from rl_training.report.explain import explained
+from rl_training.report.explain import explained, model_table
 from rl_training.report.statistics import (
     STATISTICS,
     estimate,
@@ -103,6 +103,7 @@ Scores = Mapping[str, list[list[float]]]
 
 NOT_A_CURVE = {"step", "kind", "time", "updates_per_second"}
 MOST_CURVES = 8
+HELD_OUT = "on episodes that were held out of training"
 PROFILE_THRESHOLDS = 60
 
 CURVE_NOTE = (
@@ -146,6 +147,9 @@ def _one_run(study: Study, folder: Path) -> list[Section]:
     curve = [_run_curve(run, task)] if run.series(task.metric) else []
     parts = [Section(task.label, (*curve, result_table(run, task.metric, folder)))]
     parts += _what_the_first_does(task)
+    if run.model_errors:
+        table = model_table(run.model_errors, "The model that the policy was found in", HELD_OUT)
+        parts.append(Section("How well does the model know the plant?", (table,)))
     losses = _training_charts(run, task)
     if losses:
         parts.append(Section("Training", tuple(losses)))

@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from statistics import fmean
 from typing import Any
 
+from rl_training.algorithms.dynamics import ColumnErrors
 from rl_training.config.yaml import read_yaml
 from rl_training.core.errors import UserError
 from rl_training.core.files import parse_json, reason
@@ -134,6 +135,15 @@ class RunRecord:
             raise UserError(
                 f"{path} is not the judgement of a run: {told}; delete it to do without"
             ) from None
+
+    @property
+    def model_errors(self) -> tuple[ColumnErrors, ...]:
+        """How well the model predicts that its policy was made in; none of a run without one."""
+        told = self.metrics.get("model_errors")
+        try:
+            return tuple(ColumnErrors(**each) for each in told or ())
+        except TypeError:
+            return ()
 
     @property
     def versions(self) -> Facts:

@@ -15,6 +15,7 @@ from typing import Protocol, TypedDict, Unpack
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.dynamics import ModelLearner
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.recipe import Recipe, get_recipe
 from rl_training.algorithms.stack import stack_learners
@@ -47,6 +48,7 @@ from rl_training.runs.directory import (
     write_summary,
 )
 from rl_training.runs.judge import RunJudge, SelfJudging
+from rl_training.runs.model_errors import ModelErrors
 from rl_training.runs.plots import plot_learning_curve
 from rl_training.runs.tracking import (
     MetricsLog,
@@ -460,6 +462,8 @@ def make_run(
     standard = standard_callbacks(
         plan, config, directory, notes, bench, quiet=options.get("quiet", False) or not first
     )
+    if source.held_out is not None and issubclass(plan.recipe.learner, ModelLearner):
+        standard.append(ModelErrors(source.held_out, source.rewards))
     return Run(
         config,
         plan.settings,

@@ -77,6 +77,8 @@ class RunSource(ABC):
     summary: Facts = MappingProxyType({})
     evaluators: Sequence[Evaluator] = ()
     """what is measured on rows that were held out of training"""
+    held_out: TransitionDataset | None = None
+    """these rows"""
 
     def __init__(
         self, configs: Sequence[TrainConfig], settings: OfflineFields | OnlineFields, env: EnvLike | None
@@ -93,6 +95,7 @@ class RunSource(ABC):
         self.take_units(prepared)
         self.reference, self.summary = prepared.reference, prepared.summary
         self.evaluators = held_out_evaluators(prepared, self.settings.batch_size)
+        self.held_out = prepared.validation
 
     def take_units(self, found: PreparedDataset | Fitted) -> None:
         self.spaces, self.rewards, self.signals = found.spaces, found.reward_transform, found.signals
