@@ -44,7 +44,7 @@ RECIPES = (
 )
 LIGHT: dict[str, Any] = {"updates": 300, "model_updates": 150, "members": 3, "importance": False}
 JUDGE = auto.run_judge.judge
-TIMES = ("seconds", "commands")
+TIMES = ("seconds", "processor_seconds", "commands")
 TIMEOUT_SECONDS = 900.0
 
 

@@ -118,17 +118,42 @@ def test_minutes_are_shared_by_the_measured_cost_of_an_update() -> None:
     # 10 minutes, 60 % of them for 3 trainings: 120 s each
     assert affordable([0.01, 0.05, 1.0], 10.0) == [12_000, 2_400, 1_000]
     assert affordable([1e-4], 10.0) == [20_000]
+    # 240 s are taken by a training of fixed length: 40 s each are left
+    assert affordable([0.01, 0.02, 0.002], 10.0, 240.0) == [4_000, 2_000, 20_000]
+    assert affordable([0.01], 1.0, 500.0) == [1_000], "never less"
+
+
+def test_a_training_in_stages_is_measured_stage_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update takes 1 s in the first stage that is longer than one update."""
+    seen = []
+
+    def seconds(config: Any, *_: Any) -> float:
+        lengths = [config.algo_kwargs[name] for name in portfolio_module.BRIEF_STAGES]
+        seen.append(lengths)
+        return {0: 0.001, 1: 0.01, 2: 0.1}[next(i for i, length in enumerate(lengths) if length > 1)]
+
+    monkeypatch.setattr(portfolio_module, "seconds_per_update", seconds)
+    spaces = Spaces(2, (0.0,), (100.0,))
+    common = portfolio_module.Common({"dataset_path": "log.csv"}, spaces, 0.9, 0, 0.2, 1.0)
+    whole = plant_log()
+    taken = portfolio_module.seconds_of_stages(
+        portfolio_module.BRIEF["lion"], common, Path("runs"), whole, spaces
+    )
+    assert taken == pytest.approx(2_000 * 0.001 + 500 * 0.01 + 500 * 0.1)
+    assert seen == [[2000, 500, 500], [1, 500, 500], [1, 1, 500]]
 
 
 def test_few_minutes_try_less(tmp_path: Path) -> None:
     spaces = Spaces(2, (0.0,), (100.0,))
-    names = [[each.name for each in portfolio_module.portfolio(spaces, minutes)] for minutes in (2.9, 3.0)]
-    assert names[0] == ["bc", "lion", "td3_bc-bold", "iql"] and len(names[1]) == 6
-    updates = [portfolio_module.portfolio(spaces, minutes)[1].updates for minutes in (2.9, 3.0)]
+    tried = [portfolio_module.portfolio(spaces, minutes) for minutes in (4.9, 5.0)]
+    names = [[each.name for each in recipes] for recipes in tried]
+    assert names[0] == ["lion", "td3_bc", "td3_bc-bold", "iql"] and len(names[1]) == 6
+    updates = [{each.name: each.updates for each in recipes}["lion"] for recipes in tried]
     assert updates == [3_000, 5_000], "lion's three stages"
-    for minutes, early in ((2.9, 1000), (3.0, 500)):
+    for minutes, early in ((4.9, 1000), (5.0, 500)):
         common = portfolio_module.Common({"dataset_path": "log.csv"}, spaces, 0.9, 0, 0.2, minutes)
-        assert common.config(Recipe("bc", "bc", {}), tmp_path, 1000).checkpoint_interval == early
+        assert common.config(Recipe("iql", "iql", {}), tmp_path, 1000).checkpoint_interval == early
+        assert common.config(Recipe("bc", "bc", {}), tmp_path, 1000).checkpoint_interval == 1000
 
 
 # ---- limits
@@ -213,7 +238,7 @@ def test_weights_follow_from_rewards_limits_and_costs() -> None:
     assert "bc-safe" not in tried  # no episode keeps it
     kept = portfolio_module.portfolio(spaces, 2.0, whole, [Limit("heat", 0.5)])
     few = {each.name for each in kept}  # minutes
-    assert {"bc-safe", "iql-strict"} < few and not {"iql-careful", "td3_bc", "caps"} & few
+    assert {"bc-safe", "iql-strict"} < few and not {"iql-careful", "bc", "caps"} & few
 
 
 def costly_log() -> TransitionDataset:
@@ -278,11 +303,12 @@ def test_limits_reach_every_training_and_the_judge(tmp_path: Path, monkeypatch: 
 
 
 def test_value_against_dial_is_shown_for_what_has_one() -> None:
-    positions = [judged(f"lion dial {at:g}", gain) for at, gain in ((0.25, 1.0), (0.5, 6.0), (1.0, 3.0))]
+    gains = ((0.0, 0.5), (0.25, 1.0), (0.5, 6.0), (1.0, 3.0))
+    positions = [judged(f"lion dial {at:g}", gain) for at, gain in gains]
     runs: Any = [SimpleNamespace(name="bc"), SimpleNamespace(name="lion")]
     (curve,) = search.dial_curves(judgement(judged("bc", 0.0), *positions), runs)
-    assert curve.name == "lion" and [each.dial for each in curve.positions] == [0.25, 0.5, 1.0]
-    assert [each.value for each in curve.positions] == [1.0, 6.0, 3.0] and curve.recommended == 0.5
+    assert curve.name == "lion" and [each.dial for each in curve.positions] == [0.0, 0.25, 0.5, 1.0]
+    assert [each.value for each in curve.positions] == [0.5, 1.0, 6.0, 3.0] and curve.recommended == 0.5
 
 
 class Steep(ActingPolicy):
@@ -460,9 +486,11 @@ def test_the_judge_sees_the_episodes_that_no_training_sees_and_then_other_resamp
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[TransitionDataset, int]] = []
+    resamples: list[int | None] = []
 
     def judge(policies: Any, log: TransitionDataset, **settings: Any) -> Judgement:
         asked.append((log, settings["seed"]))
+        resamples.append(settings.get("members"))
         return judgement(judged("bc", 5.0))
 
     monkeypatch.setattr(search.run_judge, "judge", judge)
@@ -472,11 +500,11 @@ def test_the_judge_sees_the_episodes_that_no_training_sees_and_then_other_resamp
     whole, config = plant_log(5000), search.AutoConfig(seed=7)
     spaces, silent = Spaces(2, (0.0,), (100.0,)), (lambda *_: None)
     looked = search.Search(tmp_path, config, whole, spaces, {"dataset_path": "log.csv"}, (), silent, silent)
-    assert looked.finish([], 0.0).choice.name == "bc"
+    assert looked.finish([], search.Clock.read()).choice.name == "bc"
     settings: Any = looked.common.config(Recipe("bc", "bc", {}), tmp_path, 100).run_config()
     trained, _ = split_episodes(whole, settings.validation_share, settings.dataset_seed)
     (first, seed), (second, other) = asked
-    assert (seed, other) == (7, 8)
+    assert (seed, other) == (7, 8) and resamples == [None, 6], "twice as many as the first look's three"
     for log in (first, second):
         assert int(log.episode_ends("a test").sum()) == 20 and len(trained) + len(log) == len(whole)
         assert not {*log.obs[:, 0].tolist()} & {*trained.obs[:, 0].tolist()}

@@ -99,6 +99,7 @@ def auto(
 def print_found(found: AutoResult) -> None:
     """The judgement of all candidates, the answer, and where everything lies."""
     from rl_training.cli.judge import print_result
+    from rl_training.report.auto_page import time_taken
 
     print_result(found.judgement)
     typer.secho(f"\n{found.sentence}", bold=True)
@@ -106,6 +107,7 @@ def print_found(found: AutoResult) -> None:
         typer.echo(f"- {name} failed: {problem}")
     for sentence in found.next_steps:
         typer.echo(f"- {sentence}")
+    typer.echo(time_taken(found))
     typer.echo(f"page: {found.page}")
     if found.policy is not None:
         typer.echo(f"policy: {found.policy}")

@@ -49,6 +49,7 @@ from rl_training.recommend.portfolio import (
     Recipe,
     affordable,
     portfolio,
+    seconds_of_stages,
     seconds_per_update,
     tasks_of,
 )
@@ -66,6 +67,8 @@ LOG, LIMIT = "log.hdf5", "limit"
 PLAN, ANSWER = "plan.json", "auto.json"
 RETRIES = 1
 STOPPED = "stopped by signal {}; what was done is kept: the same command goes on"
+SECOND_LOOK = 2
+"""Times as many resamples as the first one takes: with few, luck decides how wide its interval is."""
 JUDGED_TOGETHER = 4
 """Candidates that one processor of a cluster judges; all of them see the same resamples."""
 FEWEST = 2 * FEWEST_EPISODES
@@ -95,6 +98,8 @@ class AutoResult:
     failed: Mapping[str, str]
     commands: tuple[str, ...]
     seconds: float
+    processor_seconds: float
+    """of this machine, in this call: less where an earlier one had begun"""
     notes: tuple[str, ...] = ()
     """what the log itself says: whether the past matters, and what is suspicious about it"""
     second: Judgement | None = field(default=None, repr=False)
@@ -136,6 +141,7 @@ class AutoResult:
             "failed": dict(self.failed),
             "commands": list(self.commands),
             "seconds": self.seconds,
+            "processor_seconds": self.processor_seconds,
         }
 
     def _repr_html_(self) -> str:
@@ -168,7 +174,7 @@ def auto(
     `copy_to` is an address such as s3://bucket/found, where everything is copied at the end. Stopped
     anywhere, the same call goes on.
     """
-    began = time.monotonic()
+    began = Clock.read()
     config = AutoConfig.build(settings)
     if workers is not None and ray is not None:
         raise ConfigError(f"workers {workers} has no effect with ray, which places trainings: leave it out")
@@ -344,7 +350,12 @@ class Search:
             seconds_per_update(self.common.config(each, self.folder, 1_000), self.whole, self.spaces)
             for each in measured
         ]
-        counts = affordable(costs, self.config.minutes)
+        taken = [
+            seconds_of_stages(each, self.common, self.folder, self.whole, self.spaces)
+            for each in self.recipes
+            if each.stages
+        ]
+        counts = affordable(costs, self.config.minutes, sum(taken))
         chosen = {each.name: count for each, count in zip(measured, counts, strict=True)}
         updates = {each.name: each.updates or chosen[each.name] for each in self.recipes}
         write_json_atomic(file, {"facts": facts, "updates": updates})
@@ -386,7 +397,7 @@ class Search:
 
     # ---- the choice
 
-    def finish(self, tasks: Sequence[Task], began: float) -> AutoResult:
+    def finish(self, tasks: Sequence[Task], began: Clock) -> AutoResult:
         """Judge, choose, judge the chosen one again, export, write the page."""
         runs = [run for task in tasks for run in task.runs]
         done = [run for run in runs if run.status.done]
@@ -395,27 +406,31 @@ class Search:
         log = split_episodes(self.whole, self.held_out, self.config.seed)[1]
         count = int(log.episode_ends("auto").sum())
         self.say(f"Judging {len(policies)} candidates by {count} episodes that none of them has seen.")
-        judgement = self.judge(policies, log, self.config.seed, "fits")
+        judgement = self.judge(policies, log, self.config.seed, "fits", importance=False)
         judgement = replace(judgement, dials=tuple(dial_curves(judgement, done)))
         shares = self.spaces.as_shares
         widths = [high - low for low, high in zip(shares.action_low, shares.action_high, strict=True)]
         choice, second = choose(judgement, widths), None
         if choice.name is not None:
             self.say(f"Judging {choice.name} again on fresh resamples.")
-            second = self.judge({choice.name: policies[choice.name]}, log, self.config.seed + 1, "fits_again")
+            again = {"members": SECOND_LOOK * len(judgement.named(choice.name).members)}
+            second = self.judge(
+                {choice.name: policies[choice.name]}, log, self.config.seed + 1, "fits_again", **again
+            )
             choice = confirmed(choice, second)
         file = None
         if choice.name is not None and second is not None:
             file = self.export(choice.name, done, policies[choice.name], second, judgement.dials)
-        commands = self.commands(done, file)
+        ended = Clock.read()
         result = AutoResult(
             self.folder,
             judgement,
             choice,
             file,
             failed,
-            commands,
-            time.monotonic() - began,
+            self.commands(done, file),
+            ended.wall - began.wall,
+            ended.processor - began.processor,
             self.notes,
             second,
             policies,
@@ -425,9 +440,9 @@ class Search:
         return result
 
     def judge(
-        self, policies: Mapping[str, Policy], log: TransitionDataset, seed: int, fits: str
+        self, policies: Mapping[str, Policy], log: TransitionDataset, seed: int, fits: str, **more: object
     ) -> Judgement:
-        settings: State = {"gamma": self.config.gamma, "seed": seed, "limits": self.limits}
+        settings: State = {"gamma": self.config.gamma, "seed": seed, "limits": self.limits, **more}
         kept = self.folder / fits
         if self.ray is None:
             return run_judge.judge(
@@ -480,6 +495,18 @@ class Search:
         if file is not None:
             told.append(f"serve {shlex.quote(str(file))}")
         return tuple(f"rl-training {each}" for each in told)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Seconds of the wall, and of processors: this process and the workers that have ended."""
+
+    wall: float
+    processor: float
+
+    @classmethod
+    def read(cls) -> Clock:
+        return cls(time.monotonic(), sum(os.times()[:4]))
 
 
 def judge_part(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from rl_training.algorithms.learner import Learner
+from rl_training.algorithms.lion import LIONConfig
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.limits import Limit
 from rl_training.config.run import TrainConfig, load_config
@@ -29,13 +30,13 @@ MANY_NUMBERS = 24
 """Observed and acted numbers from which the wider networks are taken."""
 LEAST_UPDATES, MOST_UPDATES = 1_000, 20_000
 WARM_UP, TIMED = 3, 20
-FEW_MINUTES = 3.0
+FEW_MINUTES = 5.0
 SNAPSHOTS = 2
 """Policies of a training that are candidates: half way, and at its end; with few minutes only the last."""
 TRAINING_SHARE = 0.6
 """Of the minutes; the rest is for the judge."""
-DIALS = (0.25, 0.5, 0.75, 1.0)
-"""Positions of a policy with a dial that are candidates of their own; 0 is what is done today."""
+DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Positions of a policy with a dial that are candidates of their own; 0 is what is done today, imitated."""
 
 
 LIMITS = (0.25, 0.5, 1.0)
@@ -53,18 +54,27 @@ class Recipe:
     """a number of updates that the algorithm needs whatever the minutes are"""
     spare: bool = False
     """left out where minutes are few"""
+    stages: Mapping[str, int] = field(default_factory=dict)
+    """updates of each of its stages, in order, where it has several: each takes a time of its own"""
+
+    def at_length(self, stages: Mapping[str, int]) -> Recipe:
+        """The same with stages of these lengths."""
+        settings = {**self.settings, **stages}
+        return replace(self, settings=settings, updates=sum(stages.values()), stages=stages)
 
 
+BRIEF_STAGES = {"model_updates": 2_000, "behavior_updates": 500, "policy_updates": 500}
+STAGES = {name: int(LIONConfig.model_fields[name].default) for name in BRIEF_STAGES}
+LION = Recipe("lion", "lion", {})
 CONTINUOUS = (
-    Recipe("bc", "bc", {}),
-    Recipe("lion", "lion", {}, updates=5_000),  # its three stages, as long as its defaults are
-    Recipe("td3_bc", "td3_bc", {"alpha": 2.5}, spare=True),
+    Recipe("bc", "bc", {}, spare=True),  # LION at dial 0 is the same
+    LION.at_length(STAGES),
+    Recipe("td3_bc", "td3_bc", {"alpha": 2.5}),
     Recipe("td3_bc-bold", "td3_bc", {"alpha": 40.0}),
     Recipe("iql", "iql", {"beta": 3.0}),
     Recipe("iql-bold", "iql", {"beta": 10.0, "expectile": 0.9}, spare=True),
 )
-BRIEF_STAGES = {"model_updates": 2_000, "behavior_updates": 500, "policy_updates": 500}
-BRIEF = {"lion": Recipe("lion", "lion", BRIEF_STAGES, updates=sum(BRIEF_STAGES.values()))}
+BRIEF = {"lion": LION.at_length(BRIEF_STAGES)}
 """What takes the place of a recipe where minutes are few."""
 WITH_CHOICES = (
     Recipe("bc", "bc", {}),
@@ -168,7 +178,7 @@ class Common:
             "keep_checkpoints": SNAPSHOTS,
             **recipe.settings,
         }
-        snapshots = SNAPSHOTS if self.minutes >= FEW_MINUTES else 1
+        snapshots = SNAPSHOTS if self.minutes >= FEW_MINUTES and recipe.algo != "bc" else 1
         known = get_recipe(recipe.algo).settings.model_fields
         if "gamma" in known:
             settings["gamma"] = self.gamma
@@ -192,12 +202,30 @@ def seconds_per_update(config: TrainConfig, dataset: TransitionDataset, spaces: 
     recipe = get_recipe(config.algo)
     learner = recipe.build_learner(settings, spaces, device=choose_device("cpu"))
     batch = rows_for(learner, dataset, spaces, settings.batch_size)
+    return seconds_of(lambda: learner.update(batch, global_step=0))
+
+
+def seconds_of(update: Callable[[], object]) -> float:
+    """Processor time of one call, after the first few."""
     for _ in range(WARM_UP):
-        learner.update(batch, global_step=0)
+        update()
     began = time.process_time()
     for _ in range(TIMED):
-        learner.update(batch, global_step=0)
+        update()
     return (time.process_time() - began) / TIMED
+
+
+def seconds_of_stages(
+    recipe: Recipe, common: Common, folder: Path, dataset: TransitionDataset, spaces: Spaces
+) -> float:
+    """Processor time of a training in stages, measured stage by stage: those before it last one update."""
+    total, before = 0.0, dict[str, int]()
+    for name, updates in recipe.stages.items():
+        cut = recipe.at_length({**recipe.stages, **before})
+        config = common.config(cut, folder, sum(cut.stages.values()))
+        total += updates * seconds_per_update(config, dataset, spaces)
+        before[name] = 1
+    return total
 
 
 def rows_for(
@@ -216,9 +244,11 @@ def rows_for(
     return batch
 
 
-def affordable(costs: Sequence[float], minutes: float) -> list[int]:
-    """Updates of each training, so that all of them take an equal part of the training's share."""
-    each = minutes * 60.0 * TRAINING_SHARE / max(1, len(costs))
+def affordable(costs: Sequence[float], minutes: float, taken: float = 0.0) -> list[int]:
+    """Updates of each training, so that all of them take an equal part of the training's share, less the
+    seconds that are `taken`.
+    """
+    each = (minutes * 60.0 * TRAINING_SHARE - taken) / max(1, len(costs))
     return [min(MOST_UPDATES, max(LEAST_UPDATES, int(each / cost) // 100 * 100)) for cost in costs]
 
 

@@ -46,6 +46,8 @@ class Found(Protocol):
     def next_steps(self) -> Sequence[str]: ...
     @property
     def seconds(self) -> float: ...
+    @property
+    def processor_seconds(self) -> float: ...
 
 
 def write_auto_page(found: Found) -> Path:
@@ -76,9 +78,14 @@ def auto_page(found: Found) -> Page:
     ):
         if rows:
             parts.append(Section(title, (Table(title, header, tuple(rows)),)))
-    facts = (subtitle(judgement), f"The search took {duration(found.seconds)}.")
+    facts = (subtitle(judgement), time_taken(found))
     tone = "better" if found.recommended else "refused"
     return Page("From the log to a policy", (found.sentence,), facts, tuple(parts), (tone,))
+
+
+def time_taken(found: Found) -> str:
+    processor = duration(found.processor_seconds)
+    return f"The search took {duration(found.seconds)}, and {processor} of processor time."
 
 
 def short_html(found: Found) -> str:
