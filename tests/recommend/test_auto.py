@@ -411,7 +411,7 @@ def test_from_a_log_to_a_policy_and_again_without_training_again(
     monkeypatch.setattr(search.Search, "finish", killed)
     assert main(call) != 0
     trained = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/*/checkpoints/*")}
-    assert len(trained) == 4 and not (out / "auto.html").exists()
+    assert len(trained) == 3 and not (out / "auto.html").exists()
     monkeypatch.setattr(search.Search, "finish", finish)
     assert main([*call, "--copy-to", f"file://{tmp_path}/bucket"]) == 0
     assert (tmp_path / "bucket" / "policy.onnx").read_bytes() == (out / "policy.onnx").read_bytes()
