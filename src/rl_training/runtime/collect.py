@@ -1,7 +1,9 @@
-"""Steps through environments and hands out transitions: one true row per step, none across a reset."""
+"""Steps through environments side by side, as transitions: one true row per step, none across a reset."""
 
 from __future__ import annotations
 
+import os
+import signal
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from rl_training.core.errors import EnvironmentProblem
 from rl_training.core.spaces import FloatArray
@@ -18,10 +21,12 @@ from rl_training.data.fields import Field
 from rl_training.runtime.envs import (
     FAULT,
     EnvLike,
+    GuardedEnv,
+    Infos,
     describe_error,
     episode_seed,
-    failing_part,
-    make_vector_env,
+    make_env,
+    quiet_gymnasium,
     spaces_of,
 )
 
@@ -319,3 +324,172 @@ class Collector:
         """The error to raise now, and again should anyone try to go on."""
         self._problem = EnvironmentProblem(f"{place} of {self.env_id!r} {event}")
         return self._problem
+
+
+# ---- several environments side by side, in this process or one process each, that are never reset unasked
+
+GRACE_SECONDS = 3
+"""How long a worker process outlives a request to terminate, and how long closing waits for an answer."""
+
+
+def make_vector_env(
+    env_id: EnvLike,
+    env_kwargs: Mapping[str, object],
+    num_envs: int,
+    *,
+    async_envs: bool = False,
+    fields: Sequence[Field] = (),
+) -> SerialVectorEnv | WorkerVectorEnv:
+    """`num_envs` copies of an environment; `async_envs` gives each a process of its own.
+
+    Steps tell the `fields` in their infos, by name.
+    """
+    factories = [EnvFactory(env_id, env_kwargs, index, fields) for index in range(num_envs)]
+    if not async_envs:
+        return SerialVectorEnv(factories)
+    try:
+        return WorkerVectorEnv(factories)
+    except EnvironmentProblem:
+        raise
+    except Exception as error:
+        problem = describe_error(error)
+    # Raised out here so that no traceback keeps the half-built vector environment, and its workers, alive.
+    raise EnvironmentProblem(
+        f"a worker process could not create environment {str(env_id)!r} ({problem}); register it in a module "
+        "that workers can import and write 'module:EnvId', or leave out async_envs and collect_ahead"
+    )
+
+
+def failing_part(envs: SerialVectorEnv | WorkerVectorEnv) -> str:
+    """What to blame when a vector environment itself raises: the worker that died, if one did."""
+    if isinstance(envs, WorkerVectorEnv):
+        for index, process in enumerate(envs.processes):
+            process.join(timeout=0.1)
+            if not process.is_alive():
+                return f"the process of environment {index} (exit code {process.exitcode})"
+    return "the set of environments"
+
+
+class EnvFactory:
+    """Creates sub-environment `index`, in whatever process it is to live."""
+
+    def __init__(
+        self, env_id: EnvLike, env_kwargs: Mapping[str, object], index: int, fields: Sequence[Field] = ()
+    ) -> None:
+        self.env_id, self.env_kwargs, self.index, self.fields = env_id, dict(env_kwargs), index, fields
+        self.owner = os.getpid()
+
+    def __call__(self) -> GuardedEnv:
+        if os.getpid() != self.owner:
+            leave_signals_to_the_parent()
+        return GuardedEnv(make_env(self.env_id, self.env_kwargs), self.index, self.fields)
+
+
+def leave_signals_to_the_parent() -> None:
+    """Let a worker survive Ctrl-C, and survive SIGTERM for long enough.
+
+    A terminal sends Ctrl-C to every process of the run, `timeout` and batch systems do so with SIGTERM, while
+    the parent wants to finish its step and save. The alarm sees to it that a worker asked to terminate does
+    end, also where the parent's own handler was inherited.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_SECONDS))
+
+
+class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
+    """Sub-environments that live in a process each."""
+
+    def __init__(self, factories: Sequence[Callable[[], GuardedEnv]]) -> None:
+        with quiet_gymnasium():
+            super().__init__(factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Let the workers close their environments, or, with `terminate`, kill them.
+
+        Also those are killed that have died or give no answer. Killed, because a worker that loses its
+        connection prints a traceback, and one that is told to terminate waits for a while.
+        """
+        if not terminate:
+            try:
+                with quiet_gymnasium():
+                    super().close_extras(timeout=GRACE_SECONDS)
+            except Exception:
+                terminate = True
+        if terminate:
+            for process in self.processes:
+                process.kill()
+            for process in self.processes:
+                process.join()
+
+
+class SerialVectorEnv(VectorEnv[Any, Any, Any]):
+    """Sub-environments that are stepped one after the other, in this process.
+
+    What `gymnasium.vector.SyncVectorEnv` does, for flat boxes only: without its generality a step costs
+    4 µs instead of 14 µs on top of the environment's own (15 µs for Pendulum), checks included.
+    """
+
+    def __init__(self, factories: Sequence[Callable[[], GuardedEnv]]) -> None:
+        self.envs: list[GuardedEnv] = []
+        try:
+            self.envs.extend(factory() for factory in factories)
+        except BaseException:
+            self.close()
+            raise
+        self.num_envs = len(self.envs)
+        self.metadata = {**self.envs[0].metadata, "autoreset_mode": AutoresetMode.DISABLED}
+        self.single_observation_space = self.envs[0].observation_space
+        self.single_action_space = self.envs[0].action_space
+        shape = self.single_observation_space.shape or ()
+        self._obs = np.zeros((self.num_envs, *shape), dtype=self.single_observation_space.dtype)
+        self._actions: Array = self._obs
+        self._rewards = np.zeros(self.num_envs)
+        self._terminated = np.zeros(self.num_envs, dtype=np.bool_)
+        self._truncated = np.zeros(self.num_envs, dtype=np.bool_)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Infos | None = None
+    ) -> tuple[Array, Infos]:
+        """Reset all, or those where `options["reset_mask"]` is set, each with its own entry of `seed`."""
+        seeds = seed if isinstance(seed, Sequence) else [seed] * self.num_envs
+        mask = options["reset_mask"] if options else np.ones(self.num_envs, dtype=np.bool_)
+        told: dict[int, Infos] = {}
+        for index, env in enumerate(self.envs):
+            if mask[index]:
+                self._obs[index], info = env.reset(seed=seeds[index])
+                if info:
+                    told[index] = info
+        return self._obs, self._as_infos(told) if told else {}
+
+    def step_async(self, actions: Array) -> None:
+        """As vector environments with processes have it; here nothing happens before `step_wait`."""
+        self._actions = actions
+
+    def step_wait(
+        self,
+    ) -> tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]:
+        """Step all; none may be finished."""
+        actions = self._actions
+        obs, rewards, terminated, truncated = self._obs, self._rewards, self._terminated, self._truncated
+        told: dict[int, Infos] = {}
+        for index, env in enumerate(self.envs):
+            obs[index], rewards[index], terminated[index], truncated[index], info = env.step(actions[index])
+            if info:
+                told[index] = info
+        return obs, rewards, terminated, truncated, self._as_infos(told) if told else {}
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The method `name` of every sub-environment, with the same arguments."""
+        return tuple(getattr(env, name)(*args, **kwargs) for env in self.envs)
+
+    def close_extras(self, *, terminate: bool = False) -> None:
+        for env in self.envs:
+            env.close()
+
+    def _as_infos(self, told: Mapping[int, Infos]) -> Infos:
+        """Faults of any, else the fields of all."""
+        if any(FAULT in info for info in told.values()):
+            return {FAULT: [told.get(index, {}).get(FAULT) for index in range(self.num_envs)]}
+        return {name: np.stack([info[name] for info in told.values()]) for name in told[0]}

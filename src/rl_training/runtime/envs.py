@@ -1,11 +1,10 @@
-"""Environments: built with errors in one line, side by side, never reset unasked."""
+"""Environments: built with errors in one line, as rows of numbers, each guarded against its own faults."""
 
 from __future__ import annotations
 
 import copy
 import importlib
 import math
-import os
 import signal
 import sys
 import warnings
@@ -13,30 +12,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 
 from rl_training.core.errors import ConfigError, EnvironmentProblem
 from rl_training.core.registry import load_object
-from rl_training.core.spaces import Spaces
+from rl_training.core.spaces import Box, Choice, FloatArray, Part, Spaces
 from rl_training.core.streams import derive_seed
 from rl_training.core.types import Array, Facts
-from rl_training.data.fields import Field, all_fields
-from rl_training.runtime.columns import (
-    ColumnActions,
-    Env,
-    Infos,
-    MaskedObservations,
-    check_spaces,
-    one_line,
-    tells_mask,
-)
+from rl_training.data.fields import ACTION_MASK, Field, all_fields
+
+Env = gym.Env[Any, Any]
+Infos = dict[str, Any]
+"""What environments tell beside their observations"""
 
 Wrapper = Callable[[Env], Env]
 GivenEnv = str | Env | Callable[[], Env]
@@ -194,7 +188,7 @@ def quiet_construction(env_id: str) -> Iterator[None]:
             mujoco.set_mju_user_warning(handler)
 
 
-# Several environments side by side, in this process or one process each, that are never reset unasked.
+# ---- an environment that says what went wrong, in place of raising or returning nonsense
 
 
 FAULT = "fault"
@@ -202,75 +196,6 @@ FAULT = "fault"
 
 SOUND_SQUARED_LENGTH = 1e76
 """An observation that is shorter has neither NaN nor anything beyond the range of float32 in it."""
-
-GRACE_SECONDS = 3
-"""How long a worker process outlives a request to terminate, and how long closing waits for an answer."""
-
-
-def make_vector_env(
-    env_id: EnvLike,
-    env_kwargs: Mapping[str, object],
-    num_envs: int,
-    *,
-    async_envs: bool = False,
-    fields: Sequence[Field] = (),
-) -> SerialVectorEnv | WorkerVectorEnv:
-    """`num_envs` copies of an environment; `async_envs` gives each a process of its own.
-
-    Steps tell the `fields` in their infos, by name.
-    """
-    factories = [EnvFactory(env_id, env_kwargs, index, fields) for index in range(num_envs)]
-    if not async_envs:
-        return SerialVectorEnv(factories)
-    try:
-        return WorkerVectorEnv(factories)
-    except EnvironmentProblem:
-        raise
-    except Exception as error:
-        problem = describe_error(error)
-    # Raised out here so that no traceback keeps the half-built vector environment, and its workers, alive.
-    raise EnvironmentProblem(
-        f"a worker process could not create environment {str(env_id)!r} ({problem}); register it in a module "
-        "that workers can import and write 'module:EnvId', or leave out async_envs and collect_ahead"
-    )
-
-
-def failing_part(envs: SerialVectorEnv | WorkerVectorEnv) -> str:
-    """What to blame when a vector environment itself raises: the worker that died, if one did."""
-    if isinstance(envs, WorkerVectorEnv):
-        for index, process in enumerate(envs.processes):
-            process.join(timeout=0.1)
-            if not process.is_alive():
-                return f"the process of environment {index} (exit code {process.exitcode})"
-    return "the set of environments"
-
-
-class EnvFactory:
-    """Creates sub-environment `index`, in whatever process it is to live."""
-
-    def __init__(
-        self, env_id: EnvLike, env_kwargs: Mapping[str, object], index: int, fields: Sequence[Field] = ()
-    ) -> None:
-        self.env_id, self.env_kwargs, self.index, self.fields = env_id, dict(env_kwargs), index, fields
-        self.owner = os.getpid()
-
-    def __call__(self) -> GuardedEnv:
-        if os.getpid() != self.owner:
-            leave_signals_to_the_parent()
-        return GuardedEnv(make_env(self.env_id, self.env_kwargs), self.index, self.fields)
-
-
-def leave_signals_to_the_parent() -> None:
-    """Let a worker survive Ctrl-C, and survive SIGTERM for long enough.
-
-    A terminal sends Ctrl-C to every process of the run, `timeout` and batch systems do so with SIGTERM, while
-    the parent wants to finish its step and save. The alarm sees to it that a worker asked to terminate does
-    end, also where the parent's own handler was inherited.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "SIGALRM"):
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_SECONDS))
 
 
 def refuse_own_interrupt(error: BaseException) -> None:
@@ -404,104 +329,7 @@ def fields_given_by(env: EnvLike, env_kwargs: Mapping[str, object] | None) -> tu
     return tuple(field for field in asked if field.from_info in info)
 
 
-class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
-    """Sub-environments that live in a process each."""
-
-    def __init__(self, factories: Sequence[Callable[[], GuardedEnv]]) -> None:
-        with quiet_gymnasium():
-            super().__init__(factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
-
-    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Let the workers close their environments, or, with `terminate`, kill them.
-
-        Also those are killed that have died or give no answer. Killed, because a worker that loses its
-        connection prints a traceback, and one that is told to terminate waits for a while.
-        """
-        if not terminate:
-            try:
-                with quiet_gymnasium():
-                    super().close_extras(timeout=GRACE_SECONDS)
-            except Exception:
-                terminate = True
-        if terminate:
-            for process in self.processes:
-                process.kill()
-            for process in self.processes:
-                process.join()
-
-
-class SerialVectorEnv(VectorEnv[Any, Any, Any]):
-    """Sub-environments that are stepped one after the other, in this process.
-
-    What `gymnasium.vector.SyncVectorEnv` does, for flat boxes only: without its generality a step costs
-    4 µs instead of 14 µs on top of the environment's own (15 µs for Pendulum), checks included.
-    """
-
-    def __init__(self, factories: Sequence[Callable[[], GuardedEnv]]) -> None:
-        self.envs: list[GuardedEnv] = []
-        try:
-            self.envs.extend(factory() for factory in factories)
-        except BaseException:
-            self.close()
-            raise
-        self.num_envs = len(self.envs)
-        self.metadata = {**self.envs[0].metadata, "autoreset_mode": AutoresetMode.DISABLED}
-        self.single_observation_space = self.envs[0].observation_space
-        self.single_action_space = self.envs[0].action_space
-        shape = self.single_observation_space.shape or ()
-        self._obs = np.zeros((self.num_envs, *shape), dtype=self.single_observation_space.dtype)
-        self._actions: Array = self._obs
-        self._rewards = np.zeros(self.num_envs)
-        self._terminated = np.zeros(self.num_envs, dtype=np.bool_)
-        self._truncated = np.zeros(self.num_envs, dtype=np.bool_)
-
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: Infos | None = None
-    ) -> tuple[Array, Infos]:
-        """Reset all, or those where `options["reset_mask"]` is set, each with its own entry of `seed`."""
-        seeds = seed if isinstance(seed, Sequence) else [seed] * self.num_envs
-        mask = options["reset_mask"] if options else np.ones(self.num_envs, dtype=np.bool_)
-        told: dict[int, Infos] = {}
-        for index, env in enumerate(self.envs):
-            if mask[index]:
-                self._obs[index], info = env.reset(seed=seeds[index])
-                if info:
-                    told[index] = info
-        return self._obs, self._as_infos(told) if told else {}
-
-    def step_async(self, actions: Array) -> None:
-        """As vector environments with processes have it; here nothing happens before `step_wait`."""
-        self._actions = actions
-
-    def step_wait(
-        self,
-    ) -> tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]:
-        """Step all; none may be finished."""
-        actions = self._actions
-        obs, rewards, terminated, truncated = self._obs, self._rewards, self._terminated, self._truncated
-        told: dict[int, Infos] = {}
-        for index, env in enumerate(self.envs):
-            obs[index], rewards[index], terminated[index], truncated[index], info = env.step(actions[index])
-            if info:
-                told[index] = info
-        return obs, rewards, terminated, truncated, self._as_infos(told) if told else {}
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The method `name` of every sub-environment, with the same arguments."""
-        return tuple(getattr(env, name)(*args, **kwargs) for env in self.envs)
-
-    def close_extras(self, *, terminate: bool = False) -> None:
-        for env in self.envs:
-            env.close()
-
-    def _as_infos(self, told: Mapping[int, Infos]) -> Infos:
-        """Faults of any, else the fields of all."""
-        if any(FAULT in info for info in told.values()):
-            return {FAULT: [told.get(index, {}).get(FAULT) for index in range(self.num_envs)]}
-        return {name: np.stack([info[name] for info in told.values()]) for name in told[0]}
-
-
-# Environment wrappers that a user names in a config as `module:function`.
+# ---- wrappers that a user names in a config as `module:function`
 
 
 def load_wrappers(names: Sequence[str]) -> list[Wrapper]:
@@ -519,3 +347,141 @@ def _load(name: str) -> Wrapper:
     if not callable(found):
         raise ConfigError(f"wrapper {name!r} must be a function that takes an environment, got {found!r}")
     return found
+
+
+# ---- environments as rows of numbers: actions in columns, masks of levels behind the observations
+
+
+def check_spaces(env_id: str, observation: spaces.Space[Any], action: spaces.Space[Any]) -> Spaces:
+    """The spaces this package can learn in, or the reason why not and what to do about it."""
+    try:
+        parts = action_parts(action)
+        if not isinstance(observation, spaces.Box) or len(observation.shape) != 1 or not observation.shape[0]:
+            raise EnvironmentProblem(
+                f"the observation space {one_line(observation)}: only flat vectors (a Box of one dimension, "
+                "or a dictionary of such) are supported, no images; "
+                "gymnasium.wrappers.FlattenObservation turns small ones into vectors"
+            )
+    except EnvironmentProblem as problem:
+        raise EnvironmentProblem(f"environment {env_id!r} has {problem}") from None
+    return Spaces.of(observation.shape[0], parts)
+
+
+def action_parts(action: spaces.Space[Any]) -> list[Part]:
+    """The columns that stand for an action, in the order in which `native_action` takes them back."""
+    if isinstance(action, spaces.Discrete):
+        return [_numbered(action.start, action.n)]
+    if isinstance(action, spaces.MultiDiscrete):
+        return [_numbered(*each) for each in zip(action.start.flat, action.nvec.flat, strict=True)]
+    if isinstance(action, spaces.MultiBinary):
+        return [_numbered(0, 2)] * int(np.prod(action.shape))
+    if isinstance(action, spaces.Tuple | spaces.Dict):
+        inner = action.spaces.values() if isinstance(action, spaces.Dict) else action.spaces
+        return [part for space in inner for part in action_parts(space)]
+    if not isinstance(action, spaces.Box) or not np.issubdtype(action.dtype, np.floating):
+        raise EnvironmentProblem(
+            f"the action space {one_line(action)}: only continuous actions (a Box of floats), choices "
+            "(Discrete, MultiDiscrete, MultiBinary) and a Tuple or Dict of them are supported"
+        )
+    low, high = action.low, action.high
+    if len(action.shape) != 1 or not action.shape[0]:
+        problem, remedy = f"actions of shape {action.shape}", "only flat vectors are supported"
+    elif not (np.isfinite(low).all() and np.isfinite(high).all()):
+        problem = f"unbounded actions (low {low.tolist()}, high {high.tolist()})"
+        remedy = (
+            "give every action finite bounds, e.g. with gymnasium.wrappers.RescaleAction or TransformAction"
+        )
+    elif not (low < high).all():
+        problem = f"an action with low >= high (low {low.tolist()}, high {high.tolist()})"
+        remedy = "leave out actions that cannot vary"
+    else:
+        return [Box(*bounds) for bounds in zip(low.tolist(), high.tolist(), strict=True)]
+    raise EnvironmentProblem(f"{problem}: {remedy}")
+
+
+def _numbered(start: int, count: int) -> Choice:
+    if count < 2:
+        raise EnvironmentProblem(f"a choice of {count} level: leave out actions that cannot vary")
+    return Choice(tuple(float(start + place) for place in range(int(count))))
+
+
+def native_action(space: spaces.Space[Any], columns: Iterator[float]) -> Any:
+    """What an environment with this action space is to be given, of as many columns as it takes."""
+    if isinstance(space, spaces.Tuple):
+        return tuple(native_action(each, columns) for each in space.spaces)
+    if isinstance(space, spaces.Dict):
+        return {name: native_action(each, columns) for name, each in space.spaces.items()}
+    if isinstance(space, spaces.Discrete):
+        return space.dtype.type(next(columns))
+    shape = space.shape or ()
+    return np.array(list(islice(columns, math.prod(shape))), dtype=space.dtype).reshape(shape)
+
+
+class ColumnActions(gym.Wrapper[Any, Any, Any, Any]):
+    """Takes actions as columns of numbers, whatever the environment's own look like."""
+
+    def __init__(self, env: Env, name: str) -> None:
+        super().__init__(env)
+        self.column_spaces = check_spaces(name, env.observation_space, env.action_space)
+        bounds = (self.column_spaces.action_low, self.column_spaces.action_high)
+        low, high = (np.array(bound, dtype=np.float32) for bound in bounds)
+        self.action_space = spaces.Box(low, high, dtype=np.float32)
+
+    def step(self, action: Array) -> tuple[Any, Any, bool, bool, Infos]:
+        self.column_spaces.encode(action)  # refuses what is not a level: a number cut to one would act
+        return self.env.step(native_action(self.env.action_space, iter(action.tolist())))
+
+
+class MaskedObservations(gym.Wrapper[Any, Any, Any, Any]):
+    """Shows the mask of actions that an environment tells in its infos, behind its observations."""
+
+    def __init__(self, env: ColumnActions) -> None:
+        super().__init__(env)
+        own = env.column_spaces
+        self.column_spaces = Spaces.of(
+            own.obs_dim + sum(size for size in own.levels if size > 1), own.parts, masked=True
+        )
+        seen, ones = env.observation_space, np.ones(self.column_spaces.mask_size, np.float32)
+        assert isinstance(seen, spaces.Box)
+        low, high = np.concatenate([seen.low, 0.0 * ones]), np.concatenate([seen.high, ones])
+        self.observation_space = spaces.Box(low.astype(np.float32), high.astype(np.float32))
+
+    def reset(self, *, seed: int | None = None, options: Infos | None = None) -> tuple[Any, Infos]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._shown(obs, info), info
+
+    def step(self, action: Array) -> tuple[Any, Any, bool, bool, Infos]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._shown(obs, info), reward, terminated, truncated, info
+
+    def _shown(self, obs: Array, info: Infos) -> FloatArray:
+        wanted = self.column_spaces.mask_size
+        mask = flat_numbers(info.get(ACTION_MASK))
+        if mask.shape != (wanted,) or not ((mask == 0.0) | (mask == 1.0)).all():
+            raise EnvironmentProblem(
+                f"info[{ACTION_MASK!r}] must hold {wanted} numbers, 1 or 0 for each level of each choice, "
+                f"got {one_line(info.get(ACTION_MASK))}"
+            )
+        shown: FloatArray = np.concatenate([np.asarray(obs).reshape(-1), mask]).astype(np.float32)
+        return shown
+
+
+def tells_mask(env: Env) -> bool:
+    """Whether an environment tells which levels may be taken; one that fails says so to whoever steps it."""
+    try:
+        return ACTION_MASK in env.reset(seed=0)[1]
+    except Exception:
+        return False
+
+
+def flat_numbers(told: object) -> npt.NDArray[np.float64]:
+    """What is told as an array, or as one for each part of a `Tuple` or `Dict`, in the order of columns."""
+    parts = told.values() if isinstance(told, Mapping) else told if isinstance(told, tuple | list) else None
+    if parts is None:
+        return np.asarray([] if told is None else told, dtype=np.float64).reshape(-1)
+    return np.concatenate([flat_numbers(part) for part in parts] or [np.empty(0)])
+
+
+def one_line(value: object) -> str:
+    """`str(value)` without line breaks: spaces print their arrays over several lines."""
+    return " ".join(str(value).split())

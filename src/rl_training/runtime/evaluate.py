@@ -19,8 +19,7 @@ from rl_training.data.formulas import TOLD, log_with_costs
 from rl_training.data.info import DataInfo
 from rl_training.data.log import EpisodeLog
 from rl_training.policies.acting import COUNTED, ActingPolicy
-from rl_training.runtime.columns import check_spaces
-from rl_training.runtime.envs import FAULT, EnvLike, GuardedEnv, episode_seed, make_env
+from rl_training.runtime.envs import FAULT, EnvLike, GuardedEnv, check_spaces, episode_seed, make_env
 
 POLICY_ROWS = 8
 """Episodes played at a time, and rows in every call of the policy.
