@@ -11,7 +11,7 @@ import rl_training
 from rl_training import TrainConfig
 from rl_training.cli import main
 from rl_training.config.run import load_config
-from rl_training.runs.start import OWN_ENV, config_from_options
+from rl_training.runs.options import OWN_ENV, config_from_options
 
 pytest.importorskip("pyarrow")
 

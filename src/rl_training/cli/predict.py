@@ -85,7 +85,7 @@ def predict(
     import numpy as np
 
     from rl_training.policies.files import load_policy
-    from rl_training.runs.observations import chunks_by_name, read_observations
+    from rl_training.runs.options import chunks_by_name, read_observations
 
     if out is not None and (obs is not None or obs_file in (None, "-")):
         raise UserError("--out needs --obs-file FILE: a .csv, .npy, .npz or .parquet file")

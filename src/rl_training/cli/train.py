@@ -183,7 +183,7 @@ def train(
     quiet: QuietOption = False,
 ) -> None:
     """Train a policy as a config says, from a log of your own, or in an environment, and evaluate it."""
-    from rl_training.runs.start import config_from_options
+    from rl_training.runs.options import config_from_options
 
     if seed is not None and seeds is not None:
         raise ConfigError(f"--seed and --seeds must not be given together, got {seed} and {seeds!r}")

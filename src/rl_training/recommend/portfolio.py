@@ -20,7 +20,7 @@ from rl_training.core.spaces import Spaces
 from rl_training.core.types import PENALTIES, Facts, State
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.splits import FEWEST_EPISODES
-from rl_training.runs.start import OWN_DATA
+from rl_training.runs.options import OWN_DATA
 from rl_training.sweeps.plan import SweepRun, Task
 
 WIDTHS = (64, 64)

@@ -26,10 +26,11 @@ from rl_training.core.files import parse_json, plain_json, replacing
 from rl_training.core.types import Facts, State
 from rl_training.serve.server import Doorkeeper, Refusal, json_object, listen, told_problem
 from rl_training.studio.folder import LARGEST_UPLOAD, WORK, Folder
-from rl_training.studio.log_view import LogReader, SeenLog
 from rl_training.studio.orders import LogChoice, Shadow, command_line, offline_algorithms, read_order
-from rl_training.studio.policies import (
+from rl_training.studio.views import (
+    LogReader,
     OpenPolicies,
+    SeenLog,
     along_episode,
     asked,
     decisions_told,
