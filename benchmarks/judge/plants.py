@@ -331,6 +331,51 @@ def arm() -> Plant:
     )
 
 
+def cart_pole() -> Plant:
+    """A pole on a cart, kept upright by linear controllers; it ends when the pole falls or the track does.
+
+    Every step that it stands earns 1, less what the cart is away from the middle.
+    """
+    gravity, pole, mass, time = 9.8, 0.5, 0.1, 0.04
+
+    def start(runs: int, draws: Draws) -> Array:
+        return draws.uniform((-1.0, -0.2, -0.1, -0.2), (1.0, 0.2, 0.1, 0.2), (runs, 4))
+
+    def step(state: Array, actions: Array, draws: Draws) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+        _, speed, angle, turn = state.T
+        force = actions[:, 0] + draws.normal(0.0, 0.3, len(state))
+        sine, cosine = np.sin(angle), np.cos(angle)
+        pushed = (force + mass * pole * turn**2 * sine) / (1.0 + mass)
+        falling = (gravity * sine - cosine * pushed) / (pole * (4.0 / 3.0 - mass * cosine**2 / (1.0 + mass)))
+        moving = pushed - mass * pole * falling * cosine / (1.0 + mass)
+        change = np.stack([speed, moving, turn, falling], axis=1)
+        after = state + time * change
+        over = (np.abs(after[:, 2]) > 0.5) | (np.abs(after[:, 0]) > 2.4)
+        return after, 1.0 - 0.3 * np.minimum(after[:, 0] ** 2, 6.0), over
+
+    def made(place: float, speed: float, angle: float, turn: float) -> Control:
+        return lambda seen: seen @ np.array([[place], [speed], [angle], [turn]])
+
+    return Plant(
+        "cart-pole",
+        start,
+        step,
+        (-10.0,),
+        (10.0,),
+        {
+            "steady": (made(0.2, 0.8, 22.0, 4.0), 0.1),
+            "stiff": (made(0.0, 0.3, 40.0, 3.0), 0.15),
+            "late": (made(0.3, 0.6, 18.0, 2.0), 0.2),
+        },
+        {
+            "tuned": made(1.0, 2.0, 30.0, 6.0),
+            "soft": made(0.0, 0.0, 14.0, 1.0),
+            "nothing": lambda seen: np.zeros((len(seen), 1)),
+        },
+        length=100,
+    )
+
+
 PLANTS = {made().name: made for made in (tank, cascade, reactor, arm)}
 
 

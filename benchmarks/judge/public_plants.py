@@ -145,7 +145,7 @@ def industrial(environment: Path) -> Plant:
         },
         length=200,
         episodes=60,
-        history=6,
+        history=10,
         runs=30,
         steps=400,
     )
@@ -181,9 +181,16 @@ def motor(environment: Path) -> Plant:
     )
 
 
+MADE: Mapping[str, Callable[[Path], Plant]] = {
+    "four-tanks": four_tanks,
+    "industrial": industrial,
+    "motor": motor,
+}
+NAMES = tuple(MADE)
+
+
 def public_plants(environment: Path) -> Mapping[str, Callable[[], Plant]]:
-    made = {"four-tanks": four_tanks, "industrial": industrial, "motor": motor}
-    return {name: partial(each, environment) for name, each in made.items()}
+    return {name: partial(made, environment) for name, made in MADE.items()}
 
 
 def main() -> None:
@@ -192,7 +199,7 @@ def main() -> None:
     )
     parser.add_argument("--environment", type=Path, required=True, help="where the simulators are installed")
     parser.add_argument("--logs", type=Path, help="write CSVs there; nothing is installed then")
-    parser.add_argument("--plants", nargs="+", default=["four-tanks", "industrial", "motor"])
+    parser.add_argument("--plants", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--runs", type=int, help="of a true value; without it as many as the plant has")
     options = parser.parse_args()
