@@ -147,6 +147,20 @@ def held_episodes(data: TransitionDataset, share: float) -> list[int]:
     return sorted(set(held.obs[:, 0].int().tolist()))
 
 
+@pytest.mark.parametrize(
+    ("count", "operators", "held"),
+    [(2, 1, 1), (39, 1, 8), (40, 1, 20), (40, 3, 22), (61, 4, 21), (100, 1, 20), (103, 1, 21), (500, 3, 99)],
+)
+def test_a_judgement_gets_its_twenty_episodes_by_itself(count: int, operators: int, held: int) -> None:
+    """A fifth of 100 and more; of fewer as many as are needed, of too few a fifth again."""
+    rows = np.arange(count, dtype=np.float32)
+    obs = np.column_stack([rows, rows])
+    who = {} if operators == 1 else {"operators": rows % operators}
+    data = TransitionDataset(obs, obs, rows, obs, np.zeros(count), truncations=np.ones(count), **who)
+    learned, judged = split_episodes(data, "auto", seed=0)
+    assert (len(learned), len(judged)) == (count - held, held)
+
+
 def test_days_are_held_out_whole_and_of_every_operator_a_share() -> None:
     days = held_episodes(forty_episodes(days=[20000 + each // 4 for each in range(40)]), 0.2)
     assert len(days) == 8 and len({each // 4 for each in days}) == 2

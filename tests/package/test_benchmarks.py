@@ -114,8 +114,9 @@ STARTS = {
     "judge/truth.py": Start(f"{TRUTH} --seeds 0", "| pendulum-random-0.001 0 | headline |"),
     "judge/hidden.py": Start("--logs tank --seeds 0 --updates 20", "logs with another named:"),
     "judge/dial.py": Start(
-        "--plants cart-pole --algos lion --out out --set model_updates=2 --set behavior_updates=2 --set total_timesteps=5 "
-        "--set horizon=2 --set hidden_sizes=[4] --judge --picture dial.html --settings {judge}",
+        "--plants cart-pole --algos lion --out out --set model_updates=2 --set behavior_updates=2 "
+        "--set total_timesteps=5 --set horizon=2 --set hidden_sizes=[4] --judge "
+        "--picture dial.html --settings {judge}",
         ", takes ",
     ),
     "judge/public_plants.py": Start(

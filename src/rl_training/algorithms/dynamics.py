@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -83,9 +83,10 @@ class ModelBasedFields(OfflineFields):
     normalize_observations: bool = setting(
         True, "(obs - mean) / (std + 1e-3) over the data, saved with the policy"
     )
-    validation_share: float = setting(
-        0.2,
-        "share of whole episodes held out of training, drawn with dataset_seed; by these it is judged",
+    validation_share: float | Literal["auto"] = setting(
+        "auto",
+        "share of whole episodes held out of training, drawn with dataset_seed; by these it is judged; auto: "
+        "a fifth, and of fewer than 100 episodes more, so that there are 20 of them where 40 were logged",
         ge=0,
         lt=1,
     )

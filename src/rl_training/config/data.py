@@ -373,8 +373,12 @@ class OfflineDataFields(DatasetSource, RewardFields):
     )
     top_fraction: float = setting(1.0, "share of episodes kept, those with the highest return", gt=0, le=1)
     n_step: int = setting(1, "steps summed into one transition", ge=1, most=MAX_N_STEP)
-    validation_share: float = setting(
-        0.0, "share of whole episodes held out of training, drawn with dataset_seed", ge=0, lt=1
+    validation_share: float | Literal["auto"] = setting(
+        0.0,
+        "share of whole episodes held out of training, drawn with dataset_seed; auto: a fifth, and of fewer "
+        "than 100 episodes more, so that a judgement has the 20 that it needs where 40 were logged",
+        ge=0,
+        lt=1,
     )
     normalize_observations: bool = setting(
         False, "(obs - mean) / (std + 1e-3) over the data, saved with the policy"

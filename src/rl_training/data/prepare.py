@@ -266,7 +266,7 @@ def process_offline_dataset(
     count = len(parts)
     timed = by_time or [settings.discount_by_time] * count
     held_out = None
-    if settings.validation_share > 0.0:
+    if settings.validation_share:
         parts, held_out = _split(parts, settings, steps, timed)
     plans = zip(parts, limits or [None] * count, timed, strict=True)
     ready = [steps.run(*plan) for plan in plans]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -83,8 +84,27 @@ def episodes_within(dataset: TransitionDataset, limits: Sequence[Limit]) -> Tran
     return keep_episodes(dataset, kept, ends)
 
 
+USUAL_SHARE = 0.2
+"""What is held out where the log is large enough for it."""
+
+
+def held_out_share(share: HeldOutShare, dataset: TransitionDataset, episodes: int) -> float:
+    """The share of so many episodes; "auto" is a fifth, or what a judgement needs where that is more.
+
+    With fewer episodes than twice what a judgement needs, a fifth is held out too: what is left to learn
+    from would be less than what is judged by.
+    """
+    if share != "auto":
+        return share
+    if episodes < 2 * FEWEST_EPISODES:
+        return USUAL_SHARE
+    who = episode_values(dataset, "operators")
+    rounded = 0.5 * (1 if who is None else len(np.unique(who)))  # each operator's part is rounded by itself
+    return max(USUAL_SHARE, (FEWEST_EPISODES + rounded) / episodes)
+
+
 def split_episodes(
-    dataset: TransitionDataset, share: float, seed: int
+    dataset: TransitionDataset, share: HeldOutShare, seed: int
 ) -> tuple[TransitionDataset, TransitionDataset]:
     """Two datasets of whole episodes, the second with `share` of them (at least one), drawn with `seed`.
 
@@ -98,6 +118,7 @@ def split_episodes(
         raise DataError(
             f"{dataset.info.source}: validation_share needs at least 2 episodes to hold one out, got {count}"
         )
+    share = held_out_share(share, dataset, count)
     draws = np.random.default_rng(derive_seed(seed, "validation"))
     held = _held_days(dataset, share, draws)
     if held is None:
@@ -148,6 +169,7 @@ def keep_episodes(dataset: TransitionDataset, chosen: BoolArray, ends: BoolArray
     )
 
 
+HeldOutShare = float | Literal["auto"]
 FEWEST_DAYS = 5
 """With fewer, a day is too large a part of the log to be held out whole."""
 
@@ -180,7 +202,7 @@ def logged_episodes(
     if any(by_time) and not all(by_time):
         raise DataError("discount_by_time must be the same in all of dataset_parts for a judgement")
     chosen, held_out = list(parts), False
-    if settings.validation_share > 0.0:
+    if settings.validation_share:
         held = [split_episodes(each, settings.validation_share, settings.dataset_seed)[1] for each in parts]
         if sum(int(each.episode_ends().sum()) for each in held) >= FEWEST_EPISODES:
             chosen, held_out = held, True

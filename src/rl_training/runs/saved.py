@@ -227,7 +227,9 @@ class SavedRun:
             return None
         return (
             f"{self.path.name} was found in a model of these very episodes: fewer than {FEWEST_EPISODES} "
-            "were held out of its training. Log more episodes, or give the judge others with --data."
+            "were held out of its training, so that what follows is drawn upwards. With a log of "
+            f"{2 * FEWEST_EPISODES} episodes or more enough are held out by themselves; or give the judge "
+            "other episodes with --data."
         )
 
     @property
