@@ -214,26 +214,40 @@ def clipped_scan(
     padding = blocks * length - count
     keep_at = np.ascontiguousarray(np.pad(keep, (0, padding)).reshape(blocks, length).T)
     added_at = np.ascontiguousarray(np.pad(added, (0, padding)).reshape(blocks, length).T)
-    slope, shift = np.ones(blocks), np.zeros(blocks)
-    lowest, highest = np.full(blocks, -np.inf), np.full(blocks, np.inf)
+    begins = keep_at == 0.0
+    begin_here = begins.any(axis=1).tolist()
+    bounded = low > -np.inf or high < np.inf
 
-    def continued(factor: Float64Array, value: Float64Array) -> Float64Array:
-        """factor * value; nothing of the episode before is left where one begins, not even NaN."""
-        return np.where(factor == 0.0, 0.0, factor * value)
+    def continued(position: int, value: Float64Array) -> None:
+        """Multiply in place; nothing of the episode before is left where one begins, not even NaN."""
+        np.multiply(keep_at[position], value, out=value)
+        if begin_here[position]:
+            value[begins[position]] = 0.0
+
+    def clipped(value: Float64Array) -> None:
+        np.minimum(np.maximum(value, low, out=value), high, out=value)
 
     with np.errstate(invalid="ignore", over="ignore"):
-        for factor, more in zip(keep_at, added_at, strict=True):
-            slope, shift = continued(factor, slope), continued(factor, shift) + more
-            lowest, highest = (
-                np.clip(continued(factor, each) + more, low, high) for each in (lowest, highest)
-            )
-        entering = np.empty(blocks)
-        for block in range(blocks):
-            entering[block] = carry
-            line = shift[block] if slope[block] == 0.0 else slope[block] * carry + shift[block]
-            carry = min(max(line, lowest[block]), highest[block])
-        value = entering
-        for position, factor in enumerate(keep_at):
-            value = np.clip(continued(factor, value) + added_at[position], low, high)
+        slope, shift = np.ones(blocks), np.zeros(blocks)
+        lowest, highest = np.full(blocks, -np.inf), np.full(blocks, np.inf)
+        for position, more in enumerate(added_at):
+            continued(position, slope)
+            for value in (shift, lowest, highest) if bounded else (shift,):
+                continued(position, value)
+                value += more
+            if bounded:
+                clipped(lowest)
+                clipped(highest)
+        entering = []
+        for block in zip(slope.tolist(), shift.tolist(), lowest.tolist(), highest.tolist(), strict=True):
+            entering.append(carry)
+            line = block[1] if block[0] == 0.0 else block[1] + block[0] * carry
+            carry = min(max(line, block[2]), block[3]) if bounded else line
+        value = np.array(entering)
+        for position, more in enumerate(added_at):
+            continued(position, value)
+            value += more
+            if bounded:
+                clipped(value)
             added_at[position] = value
     return np.ascontiguousarray(added_at.T).reshape(-1)[:count]
