@@ -3,6 +3,9 @@
     python benchmarks/scores/auto.py --minutes 3 --out DIR
     python benchmarks/scores/auto.py --problems tank arm --seeds 0 1 2 --out DIR
     python benchmarks/scores/auto.py --problems --planted random-rewards two-plants few-episodes --out DIR
+    python benchmarks/scores/auto.py --problems four-tanks motor --environment PLANTS --out DIR
+
+The last line asks public simulators, installed by `benchmarks/judge/public_plants.py --environment PLANTS`.
 
 Every search sees a CSV with the names of its operators and nothing else. Afterwards the plant is asked what
 the exported policy, guard and all, the candidates, the operators and the logged mixture truly earn. The share
@@ -31,6 +34,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "judge"))
 from plants import PLANTS, Array, Control, Draws, Plant, never, two_in_one, write_log
+from public_plants import public_plants
 
 import rl_training
 from rl_training.core.checkpoints import checkpoint_path
@@ -292,18 +296,24 @@ def all_found(options: argparse.Namespace) -> Iterator[tuple[Plant, dict[str, An
     """Problem by problem; with `--table` only what is there."""
     for seed in options.seeds:
         for name in (*options.problems, *options.planted):
-            plant = (PROBLEMS | PLANTED)[name]()
+            plant = (known_problems(options) | PLANTED)[name]()
             plant = replace(plant, runs=20, steps=20) if options.quick else plant
             if options.table and not (options.out / f"{name}-s{seed}" / "truth.json").is_file():
                 continue
             yield plant, searched(plant, name, seed, options)
 
 
+def known_problems(options: argparse.Namespace) -> dict[str, Callable[[], Plant]]:
+    public = public_plants(options.environment) if options.environment else {}
+    return {**PROBLEMS, **public}
+
+
 def best_known(plant: Plant, options: argparse.Namespace) -> float:
     """Made once for a plant."""
     file = options.out / f"best-{plant.name}.json"
     if not file.is_file():
-        write_json_atomic(file, {"value": best_controller(plant, options.rounds)})
+        rounds = options.rounds if plant.name in PROBLEMS else 0  # a public simulator is too slow for it
+        write_json_atomic(file, {"value": best_controller(plant, rounds)})
     return float(json.loads(file.read_text())["value"])
 
 
@@ -311,7 +321,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--problems", nargs="*", choices=list(PROBLEMS), default=list(PROBLEMS))
+    parser.add_argument("--problems", nargs="*", default=list(PROBLEMS))
+    parser.add_argument("--environment", type=Path, help="where public simulators are installed")
     parser.add_argument("--planted", nargs="*", choices=list(PLANTED), default=[])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=3.0, help="as of auto")
@@ -322,6 +333,10 @@ def main() -> None:
         "--quick", action="store_true", help="one short training, a light judge: shows that everything runs"
     )
     options = parser.parse_args()
+    if unknown := set(options.problems) - set(known_problems(options)):
+        parser.error(
+            f"no problem is called {', '.join(sorted(unknown))}; one of {list(known_problems(options))}"
+        )
     torch.set_num_threads(1)
     with ExitStack() as changes:
         if options.quick:
@@ -329,7 +344,7 @@ def main() -> None:
             changes.enter_context(patch.object(portfolio, "CONTINUOUS", recipes))
             changes.enter_context(patch.object(auto.saved, "judge", partial(auto.saved.judge, **QUICK)))
         pairs = [(plant, found) for plant, found in all_found(options)]
-    good = [(plant, found) for plant, found in pairs if found["name"] in PROBLEMS]
+    good = [(plant, found) for plant, found in pairs if found["name"] not in PLANTED]
     best = {
         plant.name: max(
             best_known(plant, options),

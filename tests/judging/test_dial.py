@@ -118,7 +118,11 @@ def test_the_sentence_says_where_to_leave_it() -> None:
         "Positions 0.5 fail a check."
     )
     assert "leave the dial at 0;" in sentence_of_dial(DialCurve("run", positions, 0.0))
-    assert "no position passes" in sentence_of_dial(DialCurve("run", positions, None))
+    refused = tuple(points("refused", "refused", "refused"))
+    assert "no position passes" in sentence_of_dial(DialCurve("run", refused, None))
+    assert (
+        sentence_of_dial(DialCurve("run", positions, None)) == "run: no position of its dial is recommended."
+    )
 
 
 def test_positions_are_policies_of_their_own() -> None:

@@ -20,6 +20,7 @@ from rl_training.core.errors import ConfigError, DataError, RunFailed
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.data import DataInfo, TransitionDataset
 from rl_training.data.splits import split_episodes
+from rl_training.judging.candidates import sentence_of_dial
 from rl_training.judging.verdict import (
     ActionComparison,
     BehaviourJudgement,
@@ -79,7 +80,10 @@ def test_the_first_of_the_order_is_taken() -> None:
 def test_of_those_that_cannot_be_told_apart_the_one_closest_to_the_log_is_taken() -> None:
     far, near = judged("far", 9.0, away=5.0, noise=3.0), judged("near", 8.5, away=2.0, noise=-3.0)
     chosen = choose(judgement(far, near), [10.0])
-    assert chosen.name == "near" and "cannot tell it from far" in chosen.reason
+    assert chosen.name == "near" and chosen.sentence == (
+        "Recommended: near. near says so. This log cannot tell it from far; it stays closest to what was "
+        "logged."
+    )
     little = judged("little", 4.0, away=0.1, noise=-3.0)
     assert choose(judgement(far, little), [10.0]).name == "far", "half of the gain is not nearly as much"
     less = judged("less", 8.5, away=0.1, noise=3.0)  # on every resample half a unit below
@@ -110,6 +114,9 @@ def test_nothing_is_recommended_where_nothing_is_better() -> None:
 def test_what_is_not_better_on_fresh_resamples_is_not_recommended() -> None:
     first = choose(judgement(judged("iql", 5.0)), [1.0])
     assert confirmed(first, judgement(judged("iql", 5.0))) == first
+    less = replace(judged("iql", 3.0), sentence="Better by 3.")
+    told = confirmed(first, judgement(less)).sentence
+    assert told == "Recommended: iql. Better by 3.", "what is told had no part in the choice"
     second = confirmed(first, judgement(judged("iql", 0.4, "indistinguishable")))
     assert second.name is None and "judged again on fresh resamples it is not better" in second.reason
 
@@ -309,6 +316,15 @@ def test_value_against_dial_is_shown_for_what_has_one() -> None:
     (curve,) = search.dial_curves(judgement(judged("bc", 0.0), *positions), runs)
     assert curve.name == "lion" and [each.dial for each in curve.positions] == [0.0, 0.25, 0.5, 1.0]
     assert [each.value for each in curve.positions] == [0.5, 1.0, 6.0, 3.0] and curve.recommended == 0.5
+
+
+def test_a_dial_is_left_where_it_is_recommended_and_nowhere_else() -> None:
+    positions = [judged(f"lion dial {at:g}", 10.0 * at) for at in (0.0, 0.5, 1.0)]
+    (curve,) = search.dial_curves(judgement(*positions), [SimpleNamespace(name="lion")])  # type: ignore[list-item]
+    assert search.left_at(curve, Choice("lion dial 0.5", "")).recommended == 0.5
+    for other in (None, "iql"):
+        left = search.left_at(curve, Choice(other, ""))
+        assert sentence_of_dial(left) == "lion: no position of its dial is recommended."
 
 
 class Steep(ActingPolicy):

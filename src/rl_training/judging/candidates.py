@@ -249,6 +249,8 @@ def recommended(judgement: Judgement, points: Sequence[DialPosition]) -> float |
 def sentence_of_dial(curve: DialCurve) -> str:
     """One sentence on where to leave it."""
     if curve.recommended is None:
+        if any(each.verdict != "refused" and each.limits in (None, "keeps") for each in curve.positions):
+            return f"{curve.name}: no position of its dial is recommended."
         limits = " and keeps the limits" * any(each.limits is not None for each in curve.positions)
         return f"{curve.name}: leave the dial alone; no position passes the checks{limits}."
     refused = [f"{each.dial:g}" for each in curve.positions if each.verdict == "refused"]

@@ -116,10 +116,7 @@ class AutoResult:
 
     @property
     def sentence(self) -> str:
-        """The answer in one sentence."""
-        if self.choice.name is None:
-            return f"No policy is recommended. {self.choice.reason}"
-        return f"Recommended: {self.choice.name}. {self.choice.reason}"
+        return self.choice.sentence
 
     @property
     def next_steps(self) -> tuple[str, ...]:
@@ -418,6 +415,7 @@ class Search:
                 {choice.name: policies[choice.name]}, log, self.config.seed + 1, "fits_again", **again
             )
             choice = confirmed(choice, second)
+        judgement = replace(judgement, dials=tuple(left_at(each, choice) for each in judgement.dials))
         file = None
         if choice.name is not None and second is not None:
             file = self.export(choice.name, done, policies[choice.name], second, judgement.dials)
@@ -554,6 +552,12 @@ def dial_curves(judgement: Judgement, runs: Sequence[SweepRun]) -> Iterator[Dial
         positions = {at: name for at in DIALS if (name := at_dial(run.name, at)) in judged}
         if positions:
             yield dial_curve(judgement, run.name, positions)
+
+
+def left_at(curve: DialCurve, choice: Choice) -> DialCurve:
+    """The curve of what is recommended says where its dial is left, and no other says anything of that."""
+    places = [each.dial for each in curve.positions if each.name == choice.name]
+    return replace(curve, recommended=next(iter(places), None))
 
 
 def run_of(name: str, runs: Sequence[SweepRun]) -> SweepRun:

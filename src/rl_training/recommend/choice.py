@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rl_training.judging.verdict import Judgement, PolicyJudgement
 
@@ -18,6 +18,20 @@ class Choice:
 
     name: str | None
     reason: str
+    alike: tuple[str, ...] = ()
+    """what the log cannot tell it from, and what acts further from the log than it does"""
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence, or two."""
+        if self.name is None:
+            return f"No policy is recommended. {self.reason}"
+        told = f"Recommended: {self.name}. {self.reason}"
+        if self.alike:
+            told += (
+                f" This log cannot tell it from {', '.join(self.alike)}; it stays closest to what was logged."
+            )
+        return told
 
 
 def distance_to_log(policy: PolicyJudgement, widths: Sequence[float]) -> float:
@@ -49,20 +63,18 @@ def choose(judgement: Judgement, widths: Sequence[float]) -> Choice:
         if each.difference.value >= enough and (gap.low is None or gap.low <= 0.0):
             near.append(each)
     chosen = min(near, key=lambda each: distance_to_log(each, widths))
-    reason = chosen.sentence
-    if len(near) > 1:
-        alike = ", ".join(each.name for each in near if each is not chosen)
-        reason += f" This log cannot tell it from {alike}; it stays closest to what was logged."
-    return Choice(chosen.name, reason)
+    return Choice(chosen.name, chosen.sentence, tuple(each.name for each in near if each is not chosen))
 
 
 def confirmed(choice: Choice, again: Judgement) -> Choice:
-    """The choice after a second judgement on fresh resamples, which had no part in choosing it."""
+    """The choice after a second judgement on fresh resamples, which had no part in choosing it: what is said
+    of the policy is said by this one, as whatever comes first of many looks better than it is.
+    """
     if choice.name is None:
         return choice
     (second,) = [each for each in again.policies if each.name == choice.name]
     if is_wanted(second, again):
-        return choice
+        return replace(choice, reason=second.sentence)
     missed = "it is not better" if second.limits in (None, "keeps") else "it is not shown to keep the limits"
     return Choice(
         None,

@@ -14,10 +14,11 @@ from rl_training.report.content import Page, Section, Table, duration, render_ht
 from rl_training.report.judge_page import (
     beside_the_log,
     costs_sections,
+    detail_sections,
     dial_section,
-    judge_page,
     subtitle,
     verdict_table,
+    words_of,
 )
 
 
@@ -64,23 +65,28 @@ def auto_page(found: Found) -> Page:
     note = "A policy whose bar lies right of the band earns more than what was logged."
     figure = beside_the_log(judgement, "Values with intervals", bars, note)
     parts = [
+        *listed("What to log next", "do this", found.next_steps),
         Section("Candidates", (verdict_table(judgement, ranked), figure)),
         *costs_sections(judgement, "What do they cost?"),
+        *(dial_section(judgement, curve) for curve in judgement.dials),
     ]
-    parts += [dial_section(judgement, curve) for curve in judgement.dials]
-    if found.second is not None:
-        parts += judge_page(found.second, "").sections[1:]
-    for title, header, rows in (
-        ("What to log next", ("do this",), [(sentence,) for sentence in found.next_steps]),
-        ("What the log says", ("found",), [(note,) for note in found.notes]),
-        ("What failed", ("training", "why"), list(found.failed.items())),
-        ("How to repeat it", ("command",), [(command,) for command in found.commands]),
-    ):
-        if rows:
-            parts.append(Section(title, (Table(title, header, tuple(rows)),)))
+    # What is told of one policy is told by the look that had no part in choosing it.
+    again = found.second
+    parts += detail_sections(judgement, ()) if again is None else detail_sections(again, again.policies)
+    parts += listed("What the log says", "found", found.notes)
+    if found.failed:
+        table = Table("What failed", ("training", "why"), tuple(found.failed.items()))
+        parts.append(Section("What failed", (table,)))
+    parts += [*listed("How to repeat it", "command", found.commands), words_of(judgement)]
     facts = (subtitle(judgement), time_taken(found))
     tone = "better" if found.recommended else "refused"
     return Page("From the log to a policy", (found.sentence,), facts, tuple(parts), (tone,))
+
+
+def listed(title: str, header: str, told: Sequence[str]) -> list[Section]:
+    """Sentences as a section; none where there are none."""
+    rows = tuple((sentence,) for sentence in told)
+    return [Section(title, (Table(title, (header,), rows),))] if rows else []
 
 
 def time_taken(found: Found) -> str:

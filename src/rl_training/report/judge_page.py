@@ -84,24 +84,34 @@ def judge_page(judgement: Judgement, title: str) -> Page:
     parts = [Section("Verdict", (verdict_table(judgement, ranked), figure))]
     parts += costs_sections(judgement)
     parts += [dial_section(judgement, curve) for curve in judgement.dials]
-    for policy in ranked:
+    parts += detail_sections(judgement, ranked)
+    if judgement.advice:
+        advice = Table("Advice", ("do this",), tuple((sentence,) for sentence in judgement.advice))
+        parts.append(Section("What would make the answer surer", (advice,)))
+    parts.append(words_of(judgement))
+    turned = tuple(sentence_of_dial(curve) for curve in judgement.dials)
+    sentences = (*turned, *(f"{each.name}: {each.sentence}" for each in ranked))
+    tones = (*("better" if curve.recommended else "refused" for curve in judgement.dials),)
+    tones += tuple(tone_of(each) for each in ranked)
+    return Page(title, sentences, (subtitle(judgement),), tuple(parts), tones)
+
+
+def detail_sections(judgement: Judgement, policies: Sequence[PolicyJudgement]) -> list[Section]:
+    """What some policies do and what their values rest on; whether values of this log can be trusted."""
+    parts = []
+    for policy in policies:
         parts += [*explanation_section(policy), policy_section(judgement, policy)]
     parts.append(Section("Can values of this log be trusted?", trust_blocks(judgement)))
     if judgement.model:
         how = "on episodes that the networks which answer have not seen"
         table = model_table(judgement.model, "The model that gives the second opinion", how)
         parts.append(Section("How well does the judge's model know the plant?", (table,)))
-    if judgement.advice:
-        advice = Table("Advice", ("do this",), tuple((sentence,) for sentence in judgement.advice))
-        parts.append(Section("What would make the answer surer", (advice,)))
+    return parts
+
+
+def words_of(judgement: Judgement) -> Section:
     words = [*WORDS_HERE, *(["dial"] if judgement.dials else [])]
-    words += ["cost", "limit"] if judgement.logged_costs else []
-    parts.append(words_section(*words))
-    turned = tuple(sentence_of_dial(curve) for curve in judgement.dials)
-    sentences = (*turned, *(f"{each.name}: {each.sentence}" for each in ranked))
-    tones = (*("better" if curve.recommended else "refused" for curve in judgement.dials),)
-    tones += tuple(tone_of(each) for each in ranked)
-    return Page(title, sentences, (subtitle(judgement),), tuple(parts), tones)
+    return words_section(*words, *(("cost", "limit") if judgement.logged_costs else ()))
 
 
 def tone_of(policy: PolicyJudgement) -> str:
