@@ -18,6 +18,7 @@ import torch
 import learner_checks as checks
 from helpers import tiny_config, train
 from rl_training.algorithms import BC, IQL, SAC, TD3BC
+from rl_training.algorithms.graphs import CompiledStep
 from rl_training.algorithms.learner import Learner
 from rl_training.models import MLPIQLModel, MLPSACModel, MLPTD3Model
 from rl_training.models.models import PolicyModel
@@ -98,6 +99,38 @@ def test_a_changed_batch_is_noticed_as_another_graph(fresh_compiler: None) -> No
     assert graphs() == 1
     learner.update(checks.random_batch(3, batch_size=checks.BATCH + 1), global_step=3)
     assert graphs() == 2
+
+
+def test_compiled_updates_take_the_batch_that_they_are_given(fresh_compiler: None) -> None:
+    """Also where the first one holds a tensor twice, or later ones lie in memory in another order."""
+    eager, compiled = build("sac"), build("sac")
+    compiled.compile(backend=checks.GRAPHS)
+    twice = {**(first := checks.random_batch(0)), "next_obs": first["obs"]}
+    turned = {
+        name: value.mT.contiguous().mT for name, value in checks.random_batch(1).items() if value.ndim > 1
+    }
+    for step, batch in enumerate([twice, checks.random_batch(1), checks.random_batch(1) | turned, twice]):
+        for learner in (eager, compiled):
+            learner.update(batch, global_step=step)
+        assert checks.difference(eager, compiled) < 1e-3
+    assert graphs() == 2
+
+
+def test_a_graph_is_called_without_looking_at_the_learner_again(fresh_compiler: None) -> None:
+    """What makes the calls short. Numbers that a learner changes in place, such as rates, are still felt."""
+    learner = build("bc")
+    learner.compile(backend=checks.GRAPHS)
+    learner.update(checks.random_batch(0), global_step=0)
+    (step,) = learner._steps.values()
+    assert isinstance(step, CompiledStep)
+    step.by_torch = lambda batch, noise: pytest.fail("the long way in")
+    learner.set_learning_rate_scale(0.0)
+    before = learner.model.actor.net.output.weight.clone()
+    learner.update(checks.random_batch(1), global_step=1)
+    assert torch.equal(learner.model.actor.net.output.weight, before)
+    learner.set_learning_rate_scale(1.0)
+    learner.update(checks.random_batch(2), global_step=2)
+    assert not torch.equal(learner.model.actor.net.output.weight, before)
 
 
 def test_learners_of_one_process_do_not_share_a_limit(fresh_compiler: None) -> None:

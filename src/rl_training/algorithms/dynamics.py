@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rl_training.algorithms.graphs import Step
 from rl_training.algorithms.imagined import ImaginedSignals
-from rl_training.algorithms.learner import Batch, Learner, MetricTensors, Noise, NoiseShapes, Step
+from rl_training.algorithms.learner import Batch, Learner, MetricTensors, Noise, NoiseShapes
 from rl_training.config import setting
 from rl_training.config.data import OfflineFields
 from rl_training.core.errors import ConfigError

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from rl_training.algorithms.graphs import CompiledStep, Step, fix_addresses
 from rl_training.algorithms.optim import Adam, polyak
 from rl_training.config import ConfigModel, setting
 from rl_training.core.errors import ConfigError
@@ -84,39 +85,6 @@ class UpdateResult:
 
     num_gradient_steps: int
     metrics: Metrics
-
-
-Step = Callable[..., dict[str, Tensor]]
-
-
-def graph_compiler(backend: str, device: torch.device) -> Callable[[Step], Step]:
-    """What turns a step into a graph without breaks; on CUDA, one that is captured and replayed."""
-    options: dict[str, Any] = {"guard_filter_fn": keep_global_guards}
-    if backend == "inductor":
-        options |= {"triton.cudagraphs": True} if device.type == "cuda" else {"cpp_wrapper": True}
-    # All learners share the code of a step: each compiles for itself, or the ninth one of a process would run
-    # into dynamo's limit on recompilations.
-    settings: dict[str, Any] = {"backend": backend, "fullgraph": True, "isolate_recompiles": True}
-    # Gradients are taken inside the graph; dynamo traces autograd.grad only with this switch.
-    torch._dynamo.config.trace_autograd_ops = True
-    return lambda step: torch.compile(step, dynamic=False, options=options, **settings)
-
-
-def keep_global_guards(guards: Sequence[Any]) -> list[bool]:
-    """Which of a graph's assumptions are tested again at every call: torch's global state alone.
-
-    Testing all 700 of them takes a fifth of a small network's update. The others cannot fail: a learner's
-    networks, settings and optimisers stay the objects they are, and batches of other shapes get a graph of
-    their own.
-    """
-    kept = {"GLOBAL_STATE", "GRAD_MODE", "DEFAULT_DEVICE", "DETERMINISTIC_ALGORITHMS", "TORCH_FUNCTION_STATE"}
-    return [guard.guard_type in kept for guard in guards]
-
-
-def fix_addresses(tensors: Iterable[Tensor]) -> None:
-    """CUDA graphs may write to a tensor in place only where its address is promised to stay."""
-    for tensor in tensors:
-        torch._dynamo.mark_static_address(tensor)
 
 
 Batch = Mapping[str, Tensor]
@@ -207,7 +175,7 @@ class Learner(ABC):
         self.last_metrics = {name: torch.zeros((), device=self.device) for name in self.delayed_metrics}
         self._checked_shapes: tuple[object, ...] = ()
         self._steps: dict[tuple[object, ...], Step] = {}
-        self.compiler: Callable[[Step], Step] | None = None
+        self.compiler: str | None = None
         self.setup()
         self._refuse_unsaved()
 
@@ -322,7 +290,7 @@ class Learner(ABC):
         self._check(batch)
         shapes, stage = self.noise_shapes(batch["obs"].shape[-2]), self.stage()
         flat = draw_flat(self.streams, shapes)
-        key = (stage, self._checked_shapes)
+        key = (stage, self._checked_shapes, torch.get_num_threads())
         is_new = key not in self._steps
         if is_new:
             self._steps[key] = self.build_step(stage, shapes)
@@ -356,7 +324,7 @@ class Learner(ABC):
         if self.device.type == "cuda":
             scalars = [each for o in self.optimizers.values() for each in (o.learning_rate, o.step_count)]
             fix_addresses([*self.tensors().values(), *scalars])
-        self.compiler = graph_compiler(backend, self.device)
+        self.compiler = backend
         self._steps.clear()
 
     @property
@@ -366,7 +334,7 @@ class Learner(ABC):
     def build_step(self, stage: str, shapes: NoiseShapes) -> Step:
         """What runs the updates of a stage: as it is, or as one graph."""
         plain = self.plain_step(stage, shapes)
-        return plain if self.compiler is None else self.compiler(plain)
+        return plain if self.compiler is None else CompiledStep(plain, self.compiler, self.device)
 
     def plain_step(self, stage: str, shapes: NoiseShapes) -> Step:
         """The same, as it is."""
@@ -382,7 +350,7 @@ class Learner(ABC):
 
     def _check(self, batch: Batch) -> None:
         """Fields and shapes, once per new combination of shapes."""
-        shapes = tuple((name, value.shape, value.dtype) for name, value in batch.items())
+        shapes = tuple((name, value.shape, value.stride(), value.dtype) for name, value in batch.items())
         if shapes == self._checked_shapes:
             return
         needs = self.online_needs() if self.online else self.needs

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from rl_training.algorithms.bc import imitation_error
 from rl_training.algorithms.dynamics import ModelBasedFields, ModelLearner
+from rl_training.algorithms.graphs import Step
 from rl_training.algorithms.learner import (
     Batch,
     LearnerConfig,
     MetricTensors,
     Noise,
     NoiseShapes,
-    Step,
     UpdateResult,
 )
 from rl_training.algorithms.losses import named_tensors

@@ -50,7 +50,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     Which product is the fast one depends on the shape (docs/performance.md, "Narrow layers").
     """
     width = weight.shape[-1]
-    if width == 1 and weight.dim() > 2:
+    # Compiled, the sums join the kernels around them; eager, `addmm` is the faster one.
+    if width == 1 and (weight.dim() > 2 or torch.compiler.is_compiling()):
         return (x * weight.mT).sum(-1, keepdim=True) + bias
     if 1 < width < NARROW and weight.dim() == x.dim() == 2:
         # Contiguous, so that the gradient of the weight is computed the same way round.
