@@ -17,6 +17,7 @@ import rl_training
 from rl_training.cli import main
 from rl_training.config.limits import Limit
 from rl_training.core.errors import ConfigError, DataError, RunFailed
+from rl_training.core.spaces import Choice as Levels
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.data import DataInfo, TransitionDataset
 from rl_training.data.splits import split_episodes
@@ -327,6 +328,29 @@ def test_a_dial_is_left_where_it_is_recommended_and_nowhere_else() -> None:
         assert sentence_of_dial(left) == "lion: no position of its dial is recommended."
 
 
+def test_where_a_state_is_unfamiliar_the_policy_goes_on_as_fast_as_the_log_did() -> None:
+    """Ten rows to an episode; within one, the first action moves by 1 and once by 5, the second one never."""
+    rows = 1000
+    ends = np.arange(rows) % 10 == 9
+    moves = np.where(np.arange(rows) % 100 == 5, 5.0, 1.0)
+    first = np.concatenate([np.cumsum(each) + 20.0 * n % 50 for n, each in enumerate(moves.reshape(-1, 10))])
+    actions = np.stack([first, np.full(rows, 3.0)], axis=1)
+    data = TransitionDataset(
+        np.zeros((rows, 1)), actions, np.zeros(rows), np.zeros((rows, 1)), np.zeros(rows), truncations=ends
+    )
+    spaces = Spaces(1, (0.0, 0.0), (100.0, 10.0))
+    assert search.fallback_of(data, spaces) == {
+        "fallback": "rate",
+        "fallback_rate": [1.0, pytest.approx(0.1)],
+    }
+    rarely = data.actions.clone()
+    rarely[:, 0] = torch.from_numpy((np.arange(rows) % 100 > 50) * 7.0)  # set once in ten episodes
+    seldom = TransitionDataset(data.obs, rarely, data.rewards, data.next_obs, data.dones, truncations=ends)
+    assert search.fallback_of(seldom, spaces)["fallback_rate"][0] == pytest.approx(7.0)
+    levels = Spaces.of(1, [Levels(("off", "on"))])
+    assert search.fallback_of(data, levels) == {"fallback": "hold"}
+
+
 class Steep(ActingPolicy):
     """valve 60 where the level is above 1.4, else as logged (20); the second column does not matter."""
 
@@ -438,7 +462,7 @@ def test_from_a_log_to_a_policy_and_again_without_training_again(
     assert answer["recommended"].startswith("td3_bc") and answer["policy"] == "policy.onnx"
     policy = rl_training.load_policy(out / "policy.onnx")
     hot, cold = policy.predict([[60.0, 1.0], [40.0, 1.0]])[:, 0]
-    assert hot < 45 and cold > 55 and policy.guard_facts is not None
+    assert hot < 45 and cold > 55 and policy.guard_facts.fallback.kind == "rate"
     text = (out / "auto.html").read_text()
     assert "Where it differs from the log" in text and "<script" not in text
     assert main([*call, "--minutes", "5"]) == 2, "another search does not go on here"
