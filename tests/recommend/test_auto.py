@@ -328,6 +328,30 @@ def test_a_dial_is_left_where_it_is_recommended_and_nowhere_else() -> None:
         assert sentence_of_dial(left) == "lion: no position of its dial is recommended."
 
 
+def test_minutes_that_are_too_few_are_told_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four trainings: LION's three stages at 0.03 s are 90 s, three times 1,000 updates as many again."""
+    monkeypatch.setattr(search, "seconds_per_update", lambda *_: 0.03)
+    monkeypatch.setattr(portfolio_module, "seconds_per_update", lambda *_: 0.03)
+    told: list[str] = []
+    spaces, silent = Spaces(2, (0.0,), (100.0,)), (lambda *_: None)
+    for minutes, expected in (
+        (
+            2.0,
+            ["4 trainings, about 3.0 minutes", "Less than that cannot be tried, so 2 minutes are too few."],
+        ),
+        (4.0, ["4 trainings, about 3.0 minutes"]),
+    ):
+        told.clear()
+        config, place = search.AutoConfig(minutes=minutes), {"dataset_path": "log.csv"}
+        out = tmp_path / f"{minutes}"
+        out.mkdir()
+        search.Search(out, config, plant_log(2000), spaces, place, (), told.append, silent).plan()
+        assert len(told) == len(expected), told
+        assert all(line.startswith(start) for line, start in zip(told, expected, strict=True)), told
+
+
 def test_where_a_state_is_unfamiliar_the_policy_goes_on_as_fast_as_the_log_did() -> None:
     """Ten rows to an episode; within one, the first action moves by 1 and once by 5, the second one never."""
     rows = 1000

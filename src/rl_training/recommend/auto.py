@@ -358,6 +358,12 @@ class Search:
         counts = affordable(costs, self.config.minutes, sum(taken))
         chosen = {each.name: count for each, count in zip(measured, counts, strict=True)}
         updates = {each.name: each.updates or chosen[each.name] for each in self.recipes}
+        needed = sum(taken) + sum(cost * count for cost, count in zip(costs, counts, strict=True))
+        self.say(
+            f"{len(updates)} trainings, about {needed / 60:.1f} minutes of processor time; then the judge."
+        )
+        if needed > self.config.minutes * 60.0:
+            self.say(f"Less than that cannot be tried, so {self.config.minutes:g} minutes are too few.")
         write_json_atomic(file, {"facts": facts, "updates": updates})
         return updates
 
