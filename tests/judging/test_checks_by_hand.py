@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from judging_problems import Proportional, corridor_log, feedback_log, small
+from judging_problems import Proportional, corridor_log, feedback_log, small, tripping_log
 from rl_training.core.spaces import Spaces
 from rl_training.data import TransitionDataset
 from rl_training.judging import checks
@@ -206,7 +206,7 @@ class Laws(DynamicsEnsemble):
         return mean, torch.full_like(mean, -30.0)
 
     def end_odds(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
-        return torch.where(next_obs > self.ends_above, 50.0, -50.0).squeeze(-1)
+        return torch.where(next_obs[..., 0] > self.ends_above, 50.0, -50.0)
 
 
 def test_rollouts_stay_in_what_was_seen_and_go_on_for_ever() -> None:
@@ -230,6 +230,24 @@ def test_an_end_is_asked_of_where_a_step_leads() -> None:
     # From cell 0 two steps pay (1 + 1/2), from 1 and 2 one does.
     draws = np.where(first == 0, 1.5, 1.0)
     assert abs(rolled.values.mean() - draws.mean()) < 0.1
+
+
+class Nothing:
+    def predict(self, obs: np.ndarray) -> np.ndarray:
+        return np.zeros((len(obs), 1), np.float32)
+
+
+@pytest.mark.parametrize(("chance_ends", "value"), [(0, 1.75), (10, 1.0)])
+def test_who_passes_a_bound_that_ends_episodes_has_ended(chance_ends: int, value: float) -> None:
+    """Heat 0, .9, 1.8: three steps pay 1 + 1/2 + 1/4. A network that says otherwise is asked only where some
+    ends lie elsewhere: here it ends everybody in the first step."""
+    log = prepared(tripping_log(chance_ends=chance_ends), gamma=0.5)
+    laws = Laws(log, drift=0.9 / float(log.obs_scale.spread[0]), ends_above=-1e9)
+    rolled = roll_out(laws.learner, log, JudgedPolicy("p", Nothing(), 1), small(gamma=0.5))
+    np.testing.assert_allclose(rolled.values, value, rtol=1e-5)
+    laws.ends_above = 1e9  # it says that nobody ever ends
+    rolled = roll_out(laws.learner, log, JudgedPolicy("p", Nothing(), 1), small(gamma=0.5))
+    np.testing.assert_allclose(rolled.values, 1.75, rtol=1e-5)
 
 
 def test_an_interval_of_one_method_holds_what_the_other_says() -> None:

@@ -24,8 +24,8 @@ from rl_training.config.limits import Limit
 from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset
 from rl_training.judging import Judgement, judge
-from rl_training.judging.costs import CostValues, LoggedCosts, until_the_end, with_last_rows
-from rl_training.judging.fqe import fit_values
+from rl_training.judging.costs import CostRate, CostValues, LoggedCosts, rising, until_the_end, with_last_rows
+from rl_training.judging.fqe import fit_values, new_learner
 from rl_training.judging.log import JudgedLog, Operator
 from rl_training.judging.verdict import Check, CostJudgement, limits_kept
 from rl_training.policies.inputs import RuntimeInput
@@ -322,3 +322,31 @@ def test_limits_must_be_of_costs() -> None:
         LoggedCosts.of(data, {"wear": "often"})
     told = LoggedCosts.of(data, {}).told
     assert (told[0].per_step, told[0].per_episode, told[0].episodes_within) == (1.0, 10.0, None)
+
+
+def test_what_networks_say_means_what_such_rows_cost() -> None:
+    """A threshold as a network tells it: errors of a hundredth where nothing is paid must not be paid."""
+    told = np.array([0.01, -0.01, 0.02, 0.0, 0.6, 0.5, 0.9, 1.1])
+    paid = np.array([0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 2.0, 2.0])
+    places, means = rising(told, paid)
+    np.testing.assert_allclose(places, np.sort(told))
+    np.testing.assert_allclose(means, [0, 0, 0, 0, 0, 2, 2, 2])
+    places, means = rising(np.array([0.2, 0.1, 0.3]), np.array([0.0, 1.0, 5.0]))
+    np.testing.assert_allclose(means, [0.5, 0.5, 5.0])  # where more was said and less was paid: the mean
+
+
+def test_the_cost_of_a_row_is_learned_from_rows_that_a_network_has_not_seen() -> None:
+    log = JudgedLog.from_dataset(feedback_log(20, 10), 0.9)
+    every = np.ones(len(log), dtype=np.bool_)
+    paid = (log.obs[:, 0] > 0.2).astype(np.float32)
+    alone = replace(log, rewards=paid, dones=every, ends=every, gamma=1.0)
+    learner = new_learner(alone, small(members=2, hidden_sizes=(8,)))
+    rate = CostRate.of(learner, alone)
+    unseen = learner.row_weights(alone.columns["episodes"]) == 0
+    state, actions = log.columns["obs"].expand(3, -1, -1), log.columns["actions"].expand(3, -1, -1)
+    found = rate(state, actions).numpy()
+    for world, member in enumerate((0, 1, 0)):  # networks take turns where there are more worlds
+        rows = unseen[member].numpy()
+        assert found[world, rows].mean() == pytest.approx(paid[rows].mean(), abs=1e-6)
+        assert found[world].min() >= 0.0 and found[world].max() <= 1.0
+    assert len(rate.curves[0][0]) == int(unseen[0].sum())

@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 
-from judging_problems import Proportional, corridor_log, corridor_values, lqr_log, lqr_value, small
+from judging_problems import (
+    Proportional,
+    corridor_log,
+    corridor_values,
+    lqr_log,
+    lqr_value,
+    small,
+    tripping_log,
+)
 from rl_training.judging.log import JudgedLog
-from rl_training.judging.model import fit_dynamics, roll_out, rollout_steps
+from rl_training.judging.model import EndLimits, fit_dynamics, roll_out, rollout_steps
 from rl_training.judging.policies import JudgedPolicy
 
 
@@ -54,3 +62,25 @@ def test_rollouts_last_as_long_as_the_discount() -> None:
     ended = corridor_log()
     whole = JudgedLog.from_dataset(ended, 0.9999)
     assert rollout_steps(whole) == 2000
+
+
+def bounds_of(log: JudgedLog) -> tuple[np.ndarray, np.ndarray, bool]:
+    """In the log's units."""
+    found = EndLimits.of(log)
+    center, spread = log.obs_scale.center, log.obs_scale.spread
+    return found.low.numpy() * spread + center, found.high.numpy() * spread + center, found.are_all
+
+
+def test_a_bound_that_only_ends_lie_beyond_is_found() -> None:
+    low, high, are_all = bounds_of(JudgedLog.from_dataset(tripping_log(), 0.9))
+    assert (low == -np.inf).all() and high[1] == np.inf  # noise bounds nothing
+    assert high[0] == pytest.approx(2.0, abs=1e-5)
+    assert are_all
+
+
+def test_ends_that_no_bound_explains_are_left_to_the_network() -> None:
+    low, high, are_all = bounds_of(JudgedLog.from_dataset(tripping_log(chance_ends=10), 0.9))
+    assert high[0] == pytest.approx(2.0, abs=1e-5) and (low == -np.inf).all() and not are_all
+    for data in (tripping_log(episodes=40, chance_ends=36), corridor_log(), lqr_log(episodes=3)):
+        low, high, are_all = bounds_of(JudgedLog.from_dataset(data, 0.9))
+        assert np.isinf(low).all() and np.isinf(high).all() and not are_all

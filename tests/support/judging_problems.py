@@ -112,6 +112,23 @@ def corridor_log(episodes: int = 400, seed: int = 0) -> TransitionDataset:
     return TransitionDataset(obs, actions, columns[2], next_obs, columns[4], truncations=columns[5])
 
 
+def tripping_log(episodes: int = 40, seed: int = 0, chance_ends: int = 0) -> TransitionDataset:
+    """Heat rises by 1 a row from 0 and trips above 2; a second column is noise. Every step pays 1.
+
+    So many episodes end by themselves after a single row, far below, for no reason that shows.
+    """
+    draws = np.random.default_rng(seed)
+    length = np.where(np.arange(episodes) < chance_ends, 1, 3)
+    heat = np.concatenate([np.arange(each) for each in length]).astype(float)
+    ends = np.cumsum(length) - 1
+    dones = np.zeros(len(heat))
+    dones[ends] = 1.0
+    noise = draws.uniform(-1, 1, (2, len(heat)))
+    obs, after = np.stack([heat, noise[0]], 1), np.stack([heat + 1.0, noise[1]], 1)
+    actions = draws.uniform(-1, 1, (len(heat), 1))
+    return TransitionDataset(obs, actions, np.ones(len(heat)), after, dones)
+
+
 def corridor_values(action: float, gamma: float) -> np.ndarray:
     """The exact values of always going one way, by solving the linear equations."""
     transition = np.zeros((3, 3))

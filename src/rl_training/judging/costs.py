@@ -38,6 +38,9 @@ from rl_training.judging.verdict import (
     number,
 )
 
+CURVE_ROWS = 20_000
+"""Rows by which it is learned what networks mean, at most."""
+
 
 @dataclass(frozen=True)
 class LoggedCosts:
@@ -74,20 +77,51 @@ class LoggedCosts:
 
 @dataclass(frozen=True)
 class CostRate:
-    """What a cost is in a row, by observation and action: what a policy pays along a model's rollouts."""
+    """What a cost is in a row, by observation and action: what a policy pays along a model's rollouts.
+
+    A policy stays where it is for hundreds of steps: a network that is wrong there by half a hundredth of a
+    threshold's step is wrong by half of a rare cost. So what networks say is translated into what rows of
+    which they said so really cost, rows that they have not seen.
+    """
 
     learner: FQE
-    log: JudgedLog
+    curves: Sequence[tuple[Float64Array, Float64Array]]
+    """per network: what it says, and what that costs in the user's units, both rising"""
 
-    @torch.no_grad()
+    @classmethod
+    def of(cls, learner: FQE, log: JudgedLog) -> CostRate:
+        rows = np.random.default_rng(0).permutation(len(log))[:CURVE_ROWS]
+        at = torch.from_numpy(np.sort(rows))
+        told = asked(learner, log.columns["obs"][at], log.columns["actions"][at])
+        unseen = (learner.row_weights(log.columns["episodes"][at]) == 0).numpy()
+        paid = log.rewards[at.numpy()].astype(np.float64)
+        unseen |= ~unseen.any(axis=1, keepdims=True)  # a network that has seen all is asked of all
+        return cls(learner, [rising(each[u], paid[u]) for each, u in zip(told.numpy(), unseen, strict=True)])
+
     def __call__(self, state: Tensor, actions: Tensor) -> Tensor:
         """Scaled `[worlds, n, width]` -> `[worlds, n]` in the user's units, a network per world."""
         worlds, count = state.shape[:2]
-        members = self.learner.critic(state.flatten(0, 1), actions.flatten(0, 1))
-        own = members.reshape(len(members), worlds, count)
-        picked: Tensor = own[torch.arange(worlds) % len(members), torch.arange(worlds)].double()
-        low, high = self.log.value_range
-        return (picked * self.log.reward_scale.spread).clamp(low, high)
+        members = asked(self.learner, state.flatten(0, 1), actions.flatten(0, 1))
+        own = members.reshape(len(members), worlds, count).numpy()
+        places = [world % len(members) for world in range(worlds)]
+        paid = [np.interp(own[place, world], *self.curves[place]) for world, place in enumerate(places)]
+        return torch.from_numpy(np.stack(paid))
+
+
+@torch.no_grad()
+def asked(learner: FQE, obs: Tensor, actions: Tensor) -> Tensor:
+    """`[members, n]`"""
+    found: Tensor = learner.critic(obs, actions).double()
+    return found
+
+
+def rising(told: Float64Array, paid: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """The rising curve through what was told and what was paid that is nearest by least squares."""
+    from scipy.optimize import isotonic_regression
+
+    order = np.argsort(told, kind="stable")
+    fitted = isotonic_regression(paid[order]).x
+    return told[order], np.asarray(fitted, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -320,4 +354,4 @@ def fit_rate(
         on_progress=on_progress,
         cache=cache,
     )
-    return CostRate(learner, alone)
+    return CostRate.of(learner, alone)

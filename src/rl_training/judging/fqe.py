@@ -41,6 +41,9 @@ ENOUGH = 3.0
 
 FEWEST_UPDATES = 5000
 
+BEYOND = 1.0
+"""Spreads of returns by which targets may lie beyond what the logged rewards can add up to."""
+
 _CHUNK = 4096
 
 
@@ -262,7 +265,13 @@ def new_learner(log: JudgedLog, config: JudgeConfig) -> FQE:
         generator=torch_generator(config.seed, "judge", "value networks"),
     )
     scale = log.reward_scale
-    lowest, highest = ((bound - scale.level) / scale.spread for bound in log.value_range)
+    low, high = log.value_range
+    # Errors of networks lie on either side of a bound: cut off right at it, the targets of a cost that is
+    # mostly nothing would be too high on average, and more so from row to row.
+    lowest, highest = (
+        (low - scale.level) / scale.spread - BEYOND,
+        (high - scale.level) / scale.spread + BEYOND,
+    )
     return FQE(
         model,
         seed=config.seed,

@@ -25,6 +25,10 @@ NEGLIGIBLE = 0.005
 """Rollouts end when the discount has fallen to this; what would follow is added from the last rewards."""
 
 LONGEST = 2000
+
+FEWEST_ENDS, SMALLEST_SHARE_OF_ENDS = 5, 0.05
+"""So many ends have to lie beyond a bound, of all there are, before it is said to be what ends an episode."""
+
 _SAMPLED_STEPS = 40
 _SAMPLED_STARTS = 50
 
@@ -111,6 +115,42 @@ def model_columns(log: JudgedLog) -> dict[str, Tensor]:
     return {**log.columns, "rewards": torch.from_numpy(log.reward_scale.rewards(log.rewards))}
 
 
+@dataclass(frozen=True)
+class EndLimits:
+    """Bounds of single columns that end an episode wherever they are passed: a trip, a fall.
+
+    A network that has seen a few hundred ends among many rows knows such a bound badly, and keeps those alive
+    that passed it long ago; the log itself knows it well.
+    """
+
+    low: Tensor
+    high: Tensor
+    """`[O]`, scaled as observations are; infinite where there is no bound"""
+    are_all: bool
+    """whether no episode of the log ended otherwise"""
+
+    @classmethod
+    def of(cls, log: JudgedLog) -> EndLimits:
+        """Bounds beyond which episodes ended and from where none ever went on: the fewest that say most."""
+        obs, after, ended = log.columns["obs"], log.columns["next_obs"], log.columns["dones"] > 0
+        going_on = torch.cat([obs, after[~ended]])
+        bounds = torch.cat([going_on.amin(0), going_on.amax(0)])
+        beyond = torch.cat([after[ended] < bounds[: obs.shape[1]], after[ended] > bounds[obs.shape[1] :]], 1)
+        fewest = max(FEWEST_ENDS, SMALLEST_SHARE_OF_ENDS * len(beyond))
+        kept, left = torch.zeros(len(bounds), dtype=torch.bool), torch.ones(len(beyond), dtype=torch.bool)
+        while (explained := beyond[left].sum(0)).max() >= fewest:
+            most = int(explained.argmax())
+            kept[most], left = True, left & ~beyond[:, most]
+        none = torch.full_like(bounds, torch.inf)
+        none[: obs.shape[1]] *= -1.0
+        low, high = torch.where(kept, bounds, none).split(obs.shape[1])
+        return cls(low, high, bool(kept.any()) and not left.any())
+
+    def passed(self, state: Tensor) -> Tensor:
+        """`[…, O]` -> `[…]`"""
+        return ((state < self.low) | (state > self.high)).any(-1)
+
+
 class FollowedSignals:
     """Signals of predicted columns: what a network would predict of lags drifts apart from what they lag.
 
@@ -175,7 +215,8 @@ def roll_out(
     """Follow the policy from logged first states, each member in a world of its own.
 
     Members keep to their own world for a whole rollout, so that their spread says how far the value depends
-    on what the log leaves open. States stay inside the log's range. An end is a loss of weight, not a draw.
+    on what the log leaves open. States stay inside the log's range. An end is a loss of weight, not a draw;
+    where a bound that ends episodes is passed, all of it is lost.
     `costs` say what steps cost beside the reward; `lengths` of logged episodes, where sums are asked for.
     """
     draws = np.random.default_rng(derive_seed(config.seed, "judge", "rollouts"))
@@ -187,6 +228,7 @@ def roll_out(
     state, alive = first.expand(members, -1, -1), torch.ones(members, len(first), dtype=torch.float64)
     act = rollout_actions(policy, members, config)
     followed = followed_columns(signals, log, np.tile(log.obs[log.starts[chosen]], (members, 1)))
+    ends = EndLimits.of(log)
     steps = rollout_steps(log)
     until = np.zeros(len(chosen)) if lengths is None else lengths[chosen]
     further = max(steps, min(LONGEST, int(until.max())))
@@ -216,8 +258,9 @@ def roll_out(
             weighed = alive * cost(state, scaled)
             paid[place, step] = weighed.mean(-1)
             summed[place] += (weighed * torch.from_numpy(step < until)).mean(-1)
-        if learner.has_ends:
+        if learner.has_ends and not ends.are_all:
             alive = alive * (1.0 - dynamics.end_odds(state, scaled, following).sigmoid().double())
+        alive = alive * ~ends.passed(following)
         state = following if followed is None else followed.follow(following, actions)
     met_obs, met_actions = (np.concatenate(parts) for parts in zip(*met, strict=True))
     lived_steps = _discounted(lived[:steps], log)
