@@ -240,6 +240,8 @@ def roll_out(
     summed = torch.zeros(len(costs), members, dtype=torch.float64)
     scale = log.reward_scale
     for step in range(further):
+        if not alive.any():
+            break
         obs = log.obs_scale.undo(state.reshape(-1, state.shape[-1]).numpy())
         actions = act(obs)
         if step in sampled:
