@@ -143,7 +143,7 @@ class EndLimits:
             kept[most], left = True, left & ~beyond[:, most]
         none = torch.full_like(bounds, torch.inf)
         none[: obs.shape[1]] *= -1.0
-        low, high = torch.where(kept, bounds, none).split(obs.shape[1])
+        low, high = torch.where(kept, bounds, none).reshape(2, -1)
         return cls(low, high, bool(kept.any()) and not left.any())
 
     def passed(self, state: Tensor) -> Tensor:
