@@ -61,6 +61,8 @@ def test_of_bounds_on_one_side_the_tightest_is_told() -> None:
     ]
     rule = Rule((Bound("a", True, 1.5), Bound("b", False, 3.0)), 1.0, (0.0,))
     assert where(rule) == "a above 1.50 and b below 3" and where(Rule((), 1.0, (0.0,))) == "everywhere"
+    both = Rule((Bound("a", False, 3.0), Bound("b", True, 0.5), Bound("a", True, 1.5)), 1.0, (0.0,))
+    assert where(both) == "a between 1.50 and 3 and b above 0.5"
 
 
 def test_a_column_that_does_not_matter_has_no_importance(found: Explanation) -> None:

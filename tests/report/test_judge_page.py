@@ -16,7 +16,7 @@ from rl_training.core.errors import UserError
 from rl_training.judging import Interval, Judgement, judge, judge_policies
 from rl_training.judging.verdict import CostJudgement, LoggedCost
 from rl_training.report.charts import Bar, Cloud, Intervals, Scatter
-from rl_training.report.judge_page import costs_sections, write_judge_page
+from rl_training.report.judge_page import costs_sections, differences_chart, judge_page, write_judge_page
 
 QUICK = {
     "hidden_sizes": (16, 16),
@@ -129,6 +129,19 @@ def test_limits_stand_in_the_terminal(judged: Judgement, capsys: pytest.CaptureF
     out = " ".join(capsys.readouterr().out.split())
     assert "heat steady 0.01 per step 0.004 [0.001, 0.008] keeps it" in out
     assert "heat as logged 0.01 per step 0.005 per step, 0.05 per episode 75% of episodes kept it" in out
+
+
+def test_the_chart_beside_the_verdicts_shows_what_they_rest_on(judged: Judgement) -> None:
+    """Intervals of values overlap where differences, taken network by network, do not."""
+    ranked = judged.ranking()
+    chart = differences_chart(ranked)
+    shown = {bar.label: (bar.value, bar.low, bar.high) for bar in chart.bars}
+    assert shown == {
+        each.name: (each.difference.value, each.difference.low, each.difference.high) for each in ranked
+    }
+    assert chart.band == (0.0, 0.0)
+    _, figure = judge_page(judged, "x").sections[0].blocks
+    assert figure == chart
 
 
 def test_a_directory_is_no_page(judged: Judgement, tmp_path: Path) -> None:

@@ -9,13 +9,12 @@ from typing import Protocol
 from rl_training.core.errors import html_text
 from rl_training.core.files import write_text_atomic
 from rl_training.judging.verdict import Judgement
-from rl_training.report.charts import Bar
 from rl_training.report.content import Page, Section, Table, duration, render_html
 from rl_training.report.judge_page import (
-    beside_the_log,
     costs_sections,
     detail_sections,
     dial_section,
+    differences_chart,
     subtitle,
     verdict_table,
     words_of,
@@ -61,12 +60,9 @@ def auto_page(found: Found) -> Page:
     """The whole content, in order."""
     judgement = found.judgement
     ranked = judgement.ranking()
-    bars = [Bar(each.name, each.value, each.low, each.high, 1 + index) for index, each in enumerate(ranked)]
-    note = "A policy whose bar lies right of the band earns more than what was logged."
-    figure = beside_the_log(judgement, "Values with intervals", bars, note)
     parts = [
         *listed("What to log next", "do this", found.next_steps),
-        Section("Candidates", (verdict_table(judgement, ranked), figure)),
+        Section("Candidates", (verdict_table(judgement, ranked), differences_chart(ranked))),
         *costs_sections(judgement, "What do they cost?"),
         *(dial_section(judgement, curve) for curve in judgement.dials),
     ]

@@ -45,12 +45,20 @@ def rules_table(explanation: Explanation) -> Table:
 
 
 def where(rule: Rule) -> str:
-    """`level above 1.4 and inflow below 3`."""
-    return " and ".join(map(_side, rule.bounds)) or "everywhere"
+    """`level above 1.4 and inflow between 2 and 3`."""
+    columns: dict[str, list[Bound]] = {}
+    for bound in rule.bounds:
+        columns.setdefault(bound.column, []).append(bound)
+    return " and ".join(map(_range, columns.values())) or "everywhere"
 
 
-def _side(bound: Bound) -> str:
-    return f"{bound.column} {'above' if bound.above else 'below'} {plain_number(bound.value)}"
+def _range(bounds: Sequence[Bound]) -> str:
+    """All that is said of one column: one side, or both."""
+    column, values = bounds[0].column, [plain_number(each.value) for each in bounds]
+    if len(bounds) == 1:
+        return f"{column} {'above' if bounds[0].above else 'below'} {values[0]}"
+    low, high = values if bounds[0].above else values[::-1]
+    return f"{column} between {low} and {high}"
 
 
 def importance_table(explanation: Explanation) -> Table:

@@ -78,10 +78,7 @@ def write_judge_page(
 def judge_page(judgement: Judgement, title: str) -> Page:
     """The whole content, in order."""
     ranked = judgement.ranking()
-    bars = [Bar(each.name, each.value, each.low, each.high, 1 + index) for index, each in enumerate(ranked)]
-    note = "A policy whose bar lies right of the band earns more than what was logged."
-    figure = beside_the_log(judgement, "Values with intervals", bars, note)
-    parts = [Section("Verdict", (verdict_table(judgement, ranked), figure))]
+    parts = [Section("Verdict", (verdict_table(judgement, ranked), differences_chart(ranked)))]
     parts += costs_sections(judgement)
     parts += [dial_section(judgement, curve) for curve in judgement.dials]
     parts += detail_sections(judgement, ranked)
@@ -136,11 +133,11 @@ def dial_section(judgement: Judgement, curve: DialCurve) -> Section:
             each.verdict,
             *limit_cells(judgement, each.limits),
             with_interval(each),
-            each.share_outside,
+            None if each.share_outside is None else f"{each.share_outside:.1%}",
         )
         for each in points
     )
-    header = ("dial", "verdict", *limits_header(judgement), "value", "share outside the log")
+    header = ("dial", "verdict", *limits_header(judgement), "value", "actions unlike the log")
     chart = Chart("Value against dial", "dial", "value", (dial_line(curve, curve.name),), note, levels)
     return Section(f"The dial of {curve.name}", (chart, Table(sentence_of_dial(curve), header, rows)))
 
@@ -164,6 +161,17 @@ def subtitle(judgement: Judgement) -> str:
         f"discount {discount}, {judgement.settings['confidence']:.0%} intervals. {told}Nothing was "
         "tried out: all values are estimates."
     )
+
+
+def differences_chart(ranked: Sequence[PolicyJudgement]) -> Intervals:
+    """What verdicts rest on: intervals of values are wider, as they hold what all policies share."""
+    bars = tuple(
+        Bar(each.name, each.difference.value, each.difference.low, each.difference.high, 1 + index)
+        for index, each in enumerate(ranked)
+    )
+    note = "What lies right of 0 with its whole bar is better than what was logged, left of it worse."
+    title = "Difference to the logged behaviour"
+    return Intervals(title, "difference in value", bars, (0.0, 0.0), "the logged behaviour", note)
 
 
 def beside_the_log(judgement: Judgement, title: str, bars: Sequence[Bar], note: str) -> Intervals:
