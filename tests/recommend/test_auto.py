@@ -38,8 +38,7 @@ from rl_training.judging.verdict import (
 from rl_training.policies.acting import ActingPolicy
 from rl_training.recommend import auto as search
 from rl_training.recommend import portfolio as portfolio_module
-from rl_training.recommend.choice import Choice, choose, confirmed
-from rl_training.recommend.next_steps import what_to_log
+from rl_training.recommend.choice import Choice, choose, confirmed, what_to_log
 from rl_training.recommend.portfolio import Recipe, affordable
 from rl_training.sweeps.workers import RayAnswers
 
@@ -147,8 +146,8 @@ def test_a_training_in_stages_is_measured_stage_by_stage(monkeypatch: pytest.Mon
     taken = portfolio_module.seconds_of_stages(
         portfolio_module.BRIEF["lion"], common, Path("runs"), whole, spaces
     )
-    assert taken == pytest.approx(2_000 * 0.001 + 500 * 0.01 + 500 * 0.1)
-    assert seen == [[2000, 500, 500], [1, 500, 500], [1, 1, 500]]
+    assert taken == pytest.approx(2_000 * 0.001 + 2_000 * 0.01 + 250 * 0.1)
+    assert seen == [[2000, 2000, 250], [1, 2000, 250], [1, 1, 250]]
 
 
 def test_few_minutes_try_less(tmp_path: Path) -> None:
@@ -157,7 +156,7 @@ def test_few_minutes_try_less(tmp_path: Path) -> None:
     names = [[each.name for each in recipes] for recipes in tried]
     assert names[0] == ["lion", "td3_bc", "td3_bc-bold", "iql"] and len(names[1]) == 6
     updates = [{each.name: each.updates for each in recipes}["lion"] for recipes in tried]
-    assert updates == [3_000, 5_000], "lion's three stages"
+    assert updates == [4_250, 5_000], "lion's three stages"
     for minutes, early in ((4.9, 1000), (5.0, 500)):
         common = portfolio_module.Common({"dataset_path": "log.csv"}, spaces, 0.9, 0, 0.2, minutes)
         assert common.config(Recipe("iql", "iql", {}), tmp_path, 1000).checkpoint_interval == early
@@ -331,7 +330,7 @@ def test_a_dial_is_left_where_it_is_recommended_and_nowhere_else() -> None:
 def test_minutes_that_are_too_few_are_told_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four trainings: LION's three stages at 0.03 s are 90 s, three times 1,000 updates as many again."""
+    """Four trainings: LION's 4,250 updates at 0.03 s are 128 s, three times 1,000 of the others 90."""
     monkeypatch.setattr(search, "seconds_per_update", lambda *_: 0.03)
     monkeypatch.setattr(portfolio_module, "seconds_per_update", lambda *_: 0.03)
     told: list[str] = []
@@ -341,7 +340,7 @@ def test_minutes_that_are_too_few_are_told_before_anything_is_trained(
             2.0,
             ["4 trainings, about 3.0 minutes", "Less than that cannot be tried, so 2 minutes are too few."],
         ),
-        (4.0, ["4 trainings, about 3.0 minutes"]),
+        (4.0, ["4 trainings, about 3.6 minutes"]),
     ):
         told.clear()
         config, place = search.AutoConfig(minutes=minutes), {"dataset_path": "log.csv"}

@@ -40,8 +40,7 @@ from rl_training.judging.fit import OnProgress
 from rl_training.judging.log import FEWEST_STINTS
 from rl_training.judging.verdict import DialCurve, Judgement, joined
 from rl_training.policies.policy import Policy
-from rl_training.recommend.choice import Choice, choose, confirmed
-from rl_training.recommend.next_steps import what_to_log
+from rl_training.recommend.choice import Choice, choose, confirmed, what_to_log
 from rl_training.recommend.portfolio import (
     DIALS,
     LIMITS,
