@@ -78,9 +78,11 @@ def judge(
     """Say how good policies are from a log alone, and whether that can be said at all."""
     from rl_training.config.run import apply_overrides
     from rl_training.core.files import refuse_unwritable, write_json_atomic
+    from rl_training.judging.settings import JudgeConfig
 
     keywords: dict[str, Any] = {}
     apply_overrides(keywords, [*(settings or []), *given(gamma=gamma, seed=seed).items()])
+    JudgeConfig.build(keywords)  # --set names settings alone, no other argument of the function below
     if out is not None and out == json_file:
         raise UserError(f"--out and --json must name two files, got {out} twice")
     for option, file in (("--out", out), ("--json", json_file)):
