@@ -78,6 +78,24 @@ def test_needs_neither_torch_nor_gymnasium(folder: Path, suffix: str, blocked: l
     assert done.stdout == f"{expected} (3, 1)\n"
 
 
+def test_the_command_that_asks_a_file_needs_no_torch_either(folder: Path) -> None:
+    """As on a machine that only serves; what says what its options mean stands beside what trains."""
+    words = ["predict", "--checkpoint", str(folder / "policy.safetensors"), "--obs", "0.5, -0.5, 1.0"]
+    without = "import sys\nfor name in ('torch', 'gymnasium', 'scipy'):\n    sys.modules[name] = None\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{without}from rl_training.cli import main\nsys.exit(main({words!r}))"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        json.loads(done.stdout)
+        == load_policy(folder / "policy.safetensors").predict([0.5, -0.5, 1.0]).tolist()
+    )
+
+
 SPACES = Spaces(2, (0.0, -1.0), (10.0, 3.0))
 
 

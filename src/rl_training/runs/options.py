@@ -16,7 +16,6 @@ from rl_training.core.errors import ConfigError, UserError, shown
 from rl_training.core.files import absolute, parse_json
 from rl_training.core.registry import algorithm_facts, builtin_algorithms
 from rl_training.core.types import Facts, State
-from rl_training.data.convert import source_location
 from rl_training.policies.files import Chunk, is_header, refuse_other_names
 
 OWN_DATA = "iql/own_data"
@@ -42,6 +41,8 @@ def config_from_options(
     `options` are settings of the run, `fields` of its data, `changes` are of the form `key=value`. Where
     `data` is given, the place of the config's own gives way; the path is made absolute.
     """
+    from rl_training.data.convert import source_location  # not where a policy acts without torch
+
     start: State = {}
     given = dict(fields or {})
     if config is None:
