@@ -1,9 +1,20 @@
 """Settings that every test shares."""
 
 import gc
+import os
 import sys
 
 import pytest
+
+# Test modules take longer to compile than to import: what is compiled is kept, here and by the processes that
+# tests start, also where the environment asks for the opposite.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_configure() -> None:
+    """Nothing that a test writes has to outlive a power cut: it does not wait for the disk."""
+    os.fsync = lambda descriptor: None
 
 
 def pytest_collection_finish() -> None:
