@@ -338,7 +338,7 @@ def test_minutes_that_are_too_few_are_told_before_anything_is_trained(
     for minutes, expected in (
         (
             2.0,
-            ["4 trainings, about 3.0 minutes", "Less than that cannot be tried, so 2 minutes are too few."],
+            ["4 trainings, about 3.6 minutes", "Less than that cannot be tried, so 2 minutes are too few."],
         ),
         (4.0, ["4 trainings, about 3.6 minutes"]),
     ):
