@@ -415,6 +415,7 @@ def test_what_caps_cannot_do_is_said() -> None:
     assert CAPS(MLPCAPSModel(3, 2, spaces=unit_spaces(3, 2))).policy.inputs[0].high == 1.0
 
 
+@pytest.mark.filterwarnings("ignore:limits.far is")
 def test_the_command_line_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changes = {"costs": {"far": "obs_0 > 0"}, "limits": {"far": "3 per episode"}, "episode_steps": 10}
     result = train(tiny_config("caps", tmp_path, algo_kwargs=changes))

@@ -13,12 +13,13 @@ from rl_training import TransitionDataset
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.cli.options import table_fields, with_column_options
 from rl_training.config.data import OfflineDataFields, TableFields
-from rl_training.config.limits import Limit
+from rl_training.config.limits import Limit, check_limits
 from rl_training.core.errors import ConfigError, DataError
 from rl_training.core.spaces import Spaces
 from rl_training.data import load_transition_dataset, mix_transition_datasets
 from rl_training.data.convert import read_location, target_location, write_location
 from rl_training.data.prepare import PreparedDataset, process_offline_dataset
+from rl_training.data.reading import DataWarning
 from rl_training.runtime.collect import Collector
 from rl_training.runtime.replay import StepRows, Units, told_fields
 
@@ -236,6 +237,7 @@ def kept_device() -> Any:
     return torch.device("cpu")
 
 
+@pytest.mark.filterwarnings("ignore:limits.warm is")
 def test_only_episodes_within_limits_are_learned_from() -> None:
     """The row that was dropped for want of a successor counts, in the sum and in the mean over four steps."""
     data = of_table({"heat": "T > 80", "warm": "T > 75", "alarms": "alarm"})
@@ -297,6 +299,28 @@ def test_a_limit_that_is_none_is_refused(written: object) -> None:
 def test_what_is_of_no_cost_is_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         prepared(of_table(), **settings)
+
+
+def test_a_limit_below_nothing_is_refused_and_one_that_nothing_breaks_is_told() -> None:
+    """Costs of 0 or 1 in every step: -0.1 is never kept, 1 per step and 100 per episode never broken."""
+    rows = np.array([[0.0, -2.0], [1.0, 3.0], [1.0, 0.0], [0.0, 1.0]])
+    steps = np.array([3, 1])
+
+    def told(name: str, value: object) -> list[str]:
+        return check_limits([Limit.parse(name, value)], ("hot", "gain"), rows, steps, "a log")
+
+    assert told("hot", 0.0) == told("hot", 0.99) == told("hot", "2 per episode") == told("gain", -1.0) == []
+    (words,) = told("hot", 1.0)
+    assert "limits.hot is 1 per step, and no step costs more than 1: nothing like this log can" in words
+    assert told("hot", "3 per episode") and told("gain", "9 per episode")
+    with pytest.raises(ConfigError, match=r"limits.hot must be >= 0, got -0.1 per step; no step of a log"):
+        told("hot", -0.1)
+    with pytest.raises(ConfigError, match="limits names 'cold', which is no cost of a log"):
+        told("cold", 0.1)
+    with pytest.warns(DataWarning, match=r"limits.warm is 7 per step"):
+        prepared(of_table({"warm": "T > 79"}), limits={"warm": 7.0})
+    with pytest.raises(ConfigError, match=r"limits.warm must be >= 0"):
+        prepared(of_table({"warm": "T > 79"}), limits={"warm": -1.0})
 
 
 def test_without_costs_nothing_can_be_limited() -> None:

@@ -61,6 +61,31 @@ def check_costs_named(setting: str, names: Sequence[str], costs: Sequence[str], 
             )
 
 
+def check_limits(
+    limits: Sequence[Limit], names: Sequence[str], rows: Array, steps: Array, source: str
+) -> list[str]:
+    """Refuse limits of no cost, and those below 0 of what never is; say which ones nothing logged can break.
+
+    `rows` are the costs of every step, `[n, costs]`; `steps` those of every episode.
+    """
+    check_costs_named("limits", [each.name for each in limits], names, source)
+    told = []
+    for limit in limits:
+        column = rows[:, names.index(limit.name)]
+        least, most = float(column.min()), float(column.max())
+        if limit.bound < 0.0 <= least:
+            raise ConfigError(
+                f"limits.{limit.name} must be >= 0, got {limit}; no step of {source} costs less than "
+                f"{least:g}"
+            )
+        if limit.bound >= float(limit.of_episodes(most * steps, steps).max()):
+            told.append(
+                f"limits.{limit.name} is {limit}, and no step costs more than {most:g}: nothing like this "
+                "log can break it. 1 step of 100 is 0.01 per step."
+            )
+    return told
+
+
 DAY = 86_400.0
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": DAY, "days": DAY, "w": 7 * DAY}
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|days|w|rows?)")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rl_training.config.limits import Limit, check_costs_named
+from rl_training.config.limits import Limit, check_limits
 from rl_training.core.errors import DataError
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Array, State
@@ -149,6 +149,7 @@ def inspect_log(log: EpisodeLog, bounds: Spaces | None = None, limits: Sequence[
     choices = log.info.choices or (() if known is None else known.choices) or (None,) * actions.shape[1]
     numbers = np.array([each is None for each in choices])
     columns = {"obs": log.obs, "actions": log.actions, "rewards": log.rewards, "next_obs": log.next_obs}
+    costs, odd = _costs_of(log, limits)
     found = Inspection(
         info=log.info,
         rows=len(log),
@@ -169,21 +170,22 @@ def inspect_log(log: EpisodeLog, bounds: Spaces | None = None, limits: Sequence[
         non_finite={name: count for name, values in columns.items() if (count := _non_finite(values))},
         duplicates=_duplicates(obs, actions),
         advice=advise(log),
-        costs=_costs_of(log, limits),
+        costs=costs,
     )
-    found.warnings.extend([*log.notes, *data_checks(found), *hidden_mistakes(log)])
+    found.warnings.extend([*log.notes, *odd, *data_checks(found), *hidden_mistakes(log)])
     return found
 
 
-def _costs_of(log: EpisodeLog, limits: Sequence[Limit]) -> dict[str, State]:
-    """What every cost of the log comes to."""
+def _costs_of(log: EpisodeLog, limits: Sequence[Limit]) -> tuple[dict[str, State], list[str]]:
+    """What every cost of the log comes to, and what is odd about the limits."""
     rows = log.further.get("costs")
     names = () if rows is None else log.info.named_costs(matrix(rows).shape[1])
-    check_costs_named("limits", [each.name for each in limits], names, log.info.source)
+    costs, steps = np.zeros((0, 0)) if rows is None else matrix(rows), episode_lengths(log.ends)
+    odd = check_limits(limits, names, costs, steps, log.info.source)
     if rows is None:
-        return {}
-    totals = np.stack([episode_returns(column, log.ends) for column in matrix(rows).T], axis=1)
-    return described_costs(names, totals, episode_lengths(log.ends), limits)
+        return {}, odd
+    totals = np.stack([episode_returns(column, log.ends) for column in costs.T], axis=1)
+    return described_costs(names, totals, steps, limits), odd
 
 
 def data_checks(found: Inspection) -> list[str]:

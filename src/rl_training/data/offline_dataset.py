@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_training.config.data import TableFields, columns_among
+from rl_training.config.limits import Limit, check_limits
 from rl_training.core.errors import DataError
 from rl_training.core.over_log import rows_since_start
 from rl_training.core.transforms import RewardTransform, Transform, clip_bounds
@@ -337,6 +338,13 @@ class TransitionDataset:
         if last is not None:
             steps[np.searchsorted(np.flatnonzero(ends), last.rows)] += 1
         return totals, steps
+
+    def check_limits(self, limits: Sequence[Limit]) -> list[str]:
+        """Refuse limits that make no sense for these costs; sentences on those that nothing can break."""
+        costs, steps = np.zeros((0, 0)), np.ones(1, dtype=np.int64)
+        if self.cost_names and limits:
+            costs, steps = as_array(self.store.whole("costs")), self.episode_costs()[1]
+        return check_limits(limits, self.cost_names, costs, steps, self.info.source)
 
     def step_discounts(self, gamma: float, *, by_time: bool = False) -> Float64Array:
         """The factor of what follows each row: gamma, or gamma^duration where times were logged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from rl_training.config.data import OfflineDataFields
-from rl_training.config.limits import Limit, check_costs_named
+from rl_training.config.limits import Limit
 from rl_training.config.run import RewardFields
 from rl_training.core.drift import describe_columns
 from rl_training.core.errors import ConfigError, DataError
@@ -34,7 +35,14 @@ from rl_training.data.formulas import described_costs, penalty_weights
 from rl_training.data.info import ReferenceReturns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import check_same_dimensions, mix_transition_datasets
-from rl_training.data.reading import CHUNK_ROWS, action_range, check_width, first_outside, level_shares
+from rl_training.data.reading import (
+    CHUNK_ROWS,
+    DataWarning,
+    action_range,
+    check_width,
+    first_outside,
+    level_shares,
+)
 from rl_training.data.rows import as_array
 from rl_training.data.splits import (
     LoggedEpisodes,
@@ -191,9 +199,10 @@ def check_needs(needs: Iterable[str], parts: Iterable[TransitionDataset], wanted
 
 
 def check_limits(settings: OfflineDataFields, parts: Iterable[TransitionDataset]) -> None:
-    """Every limit is of a cost that all parts have."""
-    for part in parts:
-        check_costs_named("limits", tuple(settings.limits), part.cost_names, part.info.source)
+    """Every limit is of a cost that all parts have, and makes sense for it."""
+    told = [part.check_limits(settings.stated_limits) for part in parts]
+    for sentence in told[0] if len(told) == 1 else ():
+        warnings.warn(sentence, DataWarning, stacklevel=2)
 
 
 RETURNS = "returns_to_go"

@@ -8,6 +8,7 @@ networks know when nothing more can come.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.config.limits import Limit, check_costs_named, parse_limits
+from rl_training.config.limits import Limit, parse_limits
 from rl_training.core.errors import DataError
 from rl_training.data.formulas import FEWEST_COSTLY, described_costs
 from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.reading import DataWarning
 from rl_training.data.rows import as_array
 from rl_training.judging import checks
 from rl_training.judging.fit import FitCache, OnProgress, Rows, fit
@@ -59,7 +61,8 @@ class LoggedCosts:
     def of(cls, data: TransitionDataset, limits: Mapping[str, object]) -> LoggedCosts:
         """Those of the data; limits must be of them."""
         known = {each.name: each for each in parse_limits(limits)}
-        check_costs_named("limits", tuple(known), data.cost_names, data.info.source)
+        for sentence in data.check_limits(tuple(known.values())):
+            warnings.warn(sentence, DataWarning, stacklevel=3)
         if not data.cost_names:
             return cls((), {}, np.zeros((len(data), 0), np.float32), np.zeros((0, 0)), np.zeros(0))
         rows = as_array(data.store.whole("costs")).astype(np.float32)

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from rl_training.config import ConfigModel, setting
-from rl_training.config.limits import check_costs_named, parse_limits
+from rl_training.config.limits import parse_limits
 from rl_training.core.checkpoints import checkpoint_path
 from rl_training.core.errors import ConfigError, DataError, RunFailed, UserError
 from rl_training.core.files import parse_json, write_json_atomic
@@ -214,10 +214,9 @@ def settle_data(
         found = {"dataset_kind": "auto", "dataset_path": str((folder / LOG).absolute())}
         found |= {name: given[name] for name in ("limits",) if given.get(name)}
     whole = TransitionDataset.from_log(log)
-    limits = dict(given.get("limits", {}))
-    check_costs_named("limits", tuple(limits), whole.cost_names, whole.info.source)
+    beyond = whole.check_limits(parse_limits(given.get("limits", {})))
     refuse_what_cannot_be(whole)
-    advice, notes = advise(log), hidden_mistakes(log)
+    advice, notes = advise(log), [*beyond, *hidden_mistakes(log)]
     if advice is not None:
         notes = [*advice.sentences, *notes]
         if advice.history and log.info.signals is None and not given.get("history"):
