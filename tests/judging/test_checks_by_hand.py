@@ -183,6 +183,56 @@ def test_values_that_plainly_follow_the_returns_need_not_add_up_from_row_to_row(
     assert falsified(log, right - right.mean() + log.reward_scale.level) == "passed"
 
 
+def rare_log(episodes: int, costly: int, seed: int = 0) -> JudgedLog:
+    """Episodes of ten rows that end; of a third, the risky ones, `costly` pay 1 in their fifth row."""
+    draws = np.random.default_rng(seed)
+    risky = np.arange(episodes) % 3 == 0
+    obs = np.repeat(risky, 10)[:, None] + 0.01 * draws.normal(size=(10 * episodes, 1))
+    rewards, dones = np.zeros(10 * episodes), np.arange(10 * episodes) % 10 == 9
+    rewards[10 * draws.permutation(np.flatnonzero(risky))[:costly] + 4] = 1.0
+    return prepared(TransitionDataset(obs, obs, rewards, obs, dones.astype(float)), gamma=0.9)
+
+
+def told_of_cost(log: JudgedLog, exaggerated: float = 1.0, *, blind: bool = False) -> checks.Check:
+    """The right values (the share of risky episodes that pay), exaggerated; or some that see no risk."""
+    risky = log.obs[:, 0] > 0.5
+    share = log.rewards.sum() / max(1, (log.starts % 30 == 0).sum())
+    left = np.where(log.steps <= 4, 0.9 ** np.maximum(4 - log.steps, 0), 0.0)
+    draws = np.random.default_rng(1)
+    right = share * left * (draws.random(len(risky)) < 1 / 3 if blind else risky)
+    values = right.mean() + exaggerated * (right - right.mean())
+    fitted = values_of(log, [NOISE, NOISE], behaviour=values)
+    return checks.falsification(log, fitted, small(), of_cost=True)
+
+
+def test_values_of_a_rare_cost_are_held_against_its_noise() -> None:
+    """Of a hundred risky episodes twelve pay: nothing that is known beforehand says which."""
+    log = rare_log(300, costly=12)
+    right = told_of_cost(log)
+    assert right.outcome == "passed" and right.numbers["plain_correlation"] < 0.5
+    assert right.numbers["proportion"] == pytest.approx(1.0, abs=0.1)
+    assert (
+        checks.falsification(  # as values of a reward that would be too little
+            log, values_of(log, [NOISE, NOISE], behaviour=np.where(log.obs[:, 0] > 0.5, 0.1, 0.0)), small()
+        ).outcome
+        == "refused"
+    )
+    assert told_of_cost(log, exaggerated=5.0).outcome == "refused"  # a fifth of what is promised comes
+    assert told_of_cost(log, blind=True).outcome == "refused"
+
+
+def test_a_handful_of_costly_episodes_is_no_proof() -> None:
+    assert told_of_cost(rare_log(300, costly=2)).outcome == "refused"
+
+
+def test_the_proportion_of_what_comes_and_its_error() -> None:
+    promised, earned = np.array([0.0, 2.0, 0.0, 2.0]), np.array([0.0, 1.0, 0.0, 3.0])
+    slope, error = checks.proportion(promised, earned, np.array([0, 0, 1, 1]))
+    # Around the means: promised -1 1 -1 1, earned -1 0 -1 2; products 4 of squares 4. What lies beside the
+    # line is 0 -1 0 1, times the promises -1 and 1 by episode.
+    assert slope == pytest.approx(1.0) and error == pytest.approx(2.0**0.5 / 4.0)
+
+
 # ---- rollouts in a model whose laws are stated
 
 

@@ -46,6 +46,8 @@ of a log of several operators, each of whom goes on as it began, do not add up t
 """
 SMALLEST_CORRELATION = 0.25
 """Values that explain less of the returns than its square say too little to be tested."""
+SURE_ERRORS = 1.645
+"""Standard errors up to which a number may lie higher than it was found, 19 times in 20."""
 FEW_EPISODES = 10.0
 """Weights worth fewer episodes than this are no basis for an estimate."""
 
@@ -206,11 +208,14 @@ def held_out_returns(log: JudgedLog, values: Float64Array) -> Float64Array:
     return returns
 
 
-def falsification(log: JudgedLog, fitted: FittedValues, config: JudgeConfig) -> Check:
+def falsification(
+    log: JudgedLog, fitted: FittedValues, config: JudgeConfig, *, of_cost: bool = False
+) -> Check:
     """Does the procedure give the behaviour, whose returns are known, its right values?
 
     Means alone would pass shuffled rewards and blank observations, so values have to follow the returns too.
     Plainly; or, where returns are mostly noise, as closely as right values would, and more than by chance.
+    What a cost comes to is mostly a matter of few episodes: its values must not be surely out of proportion.
     """
     from scipy.stats import spearmanr
 
@@ -238,8 +243,13 @@ def falsification(log: JudgedLog, fitted: FittedValues, config: JudgeConfig) -> 
     if plainly >= PLAIN_CORRELATION:
         return Check("passed", f"Values of the behaviour follow held-out returns ({plainly:.2f}).", numbers)
     told = f"correlation {correlation:.2f}, where right values would reach {reachable:.2f}"
-    least = max(SMALLEST_CORRELATION, config.falsification_correlation_limit * reachable)
-    if found["chance"] > CHANCE_LIMIT or correlation < least:
+    wrong = correlation < max(SMALLEST_CORRELATION, config.falsification_correlation_limit * reachable)
+    if of_cost:
+        numbers["proportion"], error = proportion(promised[known], earned[known], log.numbers[known])
+        most = numbers["proportion_at_most"] = numbers["proportion"] + SURE_ERRORS * error
+        told = f"{numbers['proportion']:.2f} of what they promise comes, at most {most:.2f}"
+        wrong = most < config.falsification_correlation_limit
+    if found["chance"] > CHANCE_LIMIT or wrong:
         reason = (
             f"Values hardly follow the returns of held-out episodes ({told}): the observations may not hold "
             "what the rewards depend on."
@@ -283,6 +293,16 @@ def followed(promised: Float64Array, earned: Float64Array, episodes: IntArray, s
     chance = float((1 + (by_chance >= sums.sum()).sum()) / (COINS + 1))
     reachable = math.sqrt(spread / max(spread + noise, 1e-300))
     return {"correlation": correlation, "reachable_correlation": reachable, "chance": chance}
+
+
+def proportion(promised: Float64Array, earned: Float64Array, episodes: IntArray) -> tuple[float, float]:
+    """By how much more is earned where more is promised by one, and the standard error of that, from episode
+    to episode: 1 if values are right, whatever noise there is, less the further they exaggerate."""
+    left, right = promised - promised.mean(), earned - earned.mean()
+    size = max(float((left**2).sum()), 1e-300)
+    slope = float((left * right).sum()) / size
+    beside = np.bincount(episodes, weights=left * (right - slope * left))
+    return slope, float(np.sqrt((beside**2).sum())) / size
 
 
 def calibration(log: JudgedLog, fitted: FittedValues) -> Points:

@@ -293,7 +293,7 @@ def fit_costs(
                 None if by_episode else steps,
                 totals if by_episode else totals / costs.steps,
                 float(costs.steps.sum() / log.lengths.sum()),
-                checks.falsification(own, found, config),
+                checks.falsification(own, found, config, of_cost=True),
                 fit_rate(log, costs.rows[:, place], f"cost_{place + 1}_of_rows", config, on_progress, cache)
                 if config.model_rollouts
                 else None,

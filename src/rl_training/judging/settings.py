@@ -78,7 +78,7 @@ class JudgeConfig(ConfigModel):
     falsification_correlation_limit: float = setting(
         0.5,
         "smallest correlation of its values with held-out returns, as a share of what right values would "
-        "reach with that noise",
+        "reach with that noise; of a cost, smallest share of what its values promise that may come",
         ge=-1,
         le=1,
     )
