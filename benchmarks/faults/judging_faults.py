@@ -7,6 +7,8 @@ from planting import Fault
 TESTS = {
     "fits": "tests/judging/test_fits_by_hand.py",
     "checks": "tests/judging/test_checks_by_hand.py",
+    "dynamics": "tests/judging/test_judging_dynamics.py",
+    "costs": "tests/judging/test_judging_costs.py",
     "properties": "tests/judging/test_judge_properties.py",
     "values": "tests/judging/test_judging_values.py",
     "runs": "tests/runs/test_self_judging.py",
@@ -17,6 +19,7 @@ TESTS = {
     "data": "tests/data/test_unused.py",
 }
 FIT, FQE, MODEL, CHECKS = "judging/fit.py", "judging/fqe.py", "judging/model.py", "judging/checks.py"
+COSTS = "judging/costs.py"
 JUDGE, WEIGHTS = "judging/judge_policies.py", "judging/importance.py"
 HIDDEN, UNUSED_ROWS = "judging/hidden.py", "data/read.py"
 CANDIDATES, RUNS = "judging/candidates.py", "runs/judge.py"
@@ -138,6 +141,49 @@ FAULTS = [
         "if len(unseen) else rows\n",
         "if not len(unseen) else rows\n",
         "fits",
+    ),
+    # bounds and costs
+    Fault(
+        "ends: bounds of ends are never passed",
+        MODEL,
+        "alive = alive * ~ends.passed(following)",
+        "alive = alive * 1.0",
+        "checks",
+    ),
+    Fault(
+        "ends: those who went on say nothing of a bound",
+        MODEL,
+        "going_on = torch.cat([obs, after[~ended]])",
+        "going_on = torch.cat([obs[:1], after[:1]])",
+        "dynamics",
+    ),
+    Fault(
+        "ends: the network is not asked where bounds explain some",
+        MODEL,
+        "bool(kept.any()) and not left.any()",
+        "bool(kept.any())",
+        "dynamics",
+    ),
+    Fault(
+        "costs: networks say what rows cost",
+        COSTS,
+        "np.interp(own[place, world], *self.curves[place])",
+        "own[place, world]",
+        "costs",
+    ),
+    Fault(
+        "costs: learned from the rows a network has seen",
+        COSTS,
+        'learner.row_weights(log.columns["episodes"][at]) == 0',
+        'learner.row_weights(log.columns["episodes"][at]) > 0',
+        "costs",
+    ),
+    Fault(
+        "costs: whatever is exaggerated passes",
+        CHECKS,
+        "wrong = most < config.falsification_correlation_limit",
+        "wrong = False",
+        "checks",
     ),
     # what is hidden
     Fault(
