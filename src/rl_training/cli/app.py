@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -160,6 +161,12 @@ def _options(
     context.ensure_object(Wishes).debug = debug
 
 
+@cache
+def _commands() -> Callable[..., object]:
+    """All commands; Typer reads every signature for them, which a process that runs several needs once."""
+    return typer.main.get_command(app)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; without `argv` the arguments of the process are used.
 
@@ -169,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     wishes = Wishes()
     try:
-        app(args=arguments, prog_name="rl-training", obj=wishes)
+        _commands()(args=arguments, prog_name="rl-training", obj=wishes)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except UserError as error:
