@@ -125,7 +125,10 @@ def test_a_clock_is_measured_by_its_step_and_not_by_rounding() -> None:
 
 
 def test_surprise_is_the_negative_log_density() -> None:
-    """Three standard normal numbers that are 1, 0 and -1 off, or all right: 2.756816 + 1, 2.756816."""
+    """Standard normal numbers: states 1 and 0 off, 2 * .918939 + .5; two and a reward, all right, 2.756816.
+
+    What a step earned that ended an episode is told with the end: log 2 for even odds, and half of 1 squared.
+    """
     dynamics = DynamicsEnsemble(2, 1, 1, NetworkPlan(hidden_sizes=(), part="critic"), probabilistic=False)
     for parameter in dynamics.parameters():
         torch.nn.init.zeros_(parameter)
@@ -136,9 +139,56 @@ def test_surprise_is_the_negative_log_density() -> None:
         "rewards": torch.tensor([-1.0, 0.0]),
         "dones": torch.tensor([1.0, 0.0]),
     }
-    close(surprise(dynamics, batch).double(), ((3.756816, 2.756816),))
-    # even odds of an end cost log 2 each
-    close(surprise_of_ends(dynamics, batch).double(), ((0.693147, 0.693147),))
+    close(surprise(dynamics, batch).double(), ((2.337877, 2.756816),))
+    close(surprise_of_ends(dynamics, batch).double(), ((1.193147, 0.693147),))
+
+
+def test_what_an_end_costs_does_not_drown_what_steps_earn() -> None:
+    """Rewards of 0 and 2 a step, and ends that earn -50 and -30: units and expectations by hand."""
+    dynamics = DynamicsEnsemble(1, 1, 1, NetworkPlan(hidden_sizes=(), part="critic"), probabilistic=False)
+    for parameter in dynamics.parameters():
+        torch.nn.init.zeros_(parameter)
+    rows = {
+        "obs": torch.zeros(6, 1),
+        "actions": torch.zeros(6, 1),
+        "next_obs": torch.zeros(6, 1),
+        "rewards": torch.tensor([0.0, 2.0, 0.0, 2.0, -50.0, -30.0]),
+        "dones": torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, 1.0]),
+    }
+    dynamics.set_scales(rows)
+    assert (dynamics.change_center[..., -1].item(), dynamics.change_spread[..., -1].item()) == (1.0, 1.0)
+    assert dynamics.end_rewards.flatten().tolist() == [-40.0, 10.0, -50.0, -30.0]
+    zero = torch.zeros(1, 1, 1)
+    ended, expected = dynamics.ended(zero, zero, zero, torch.tensor([[2.0]]))
+    assert ended.item() == 0.5 and expected.item() == 0.5 * 2.0 + 0.5 * -40.0
+    with torch.no_grad():
+        dynamics.end_net.output.bias.copy_(
+            torch.tensor([20.0, 7.0]).reshape(dynamics.end_net.output.bias.shape)
+        )
+    ended, expected = dynamics.ended(zero, zero, zero, torch.tensor([[2.0]]))
+    assert ended.item() == pytest.approx(1.0) and expected.item() == pytest.approx(-30.0), (
+        "as the log at most"
+    )
+    # where every row ends, there is no other unit
+    dynamics.set_scales({name: values[4:] for name, values in rows.items()})
+    assert dynamics.change_spread[..., -1].item() == 10.0
+
+
+def test_what_ends_earn_is_learned_from_them_alone() -> None:
+    learner, rows = build(), lqr_rows(terminate=True)
+    rows["rewards"] = torch.where(rows["dones"] > 0, -100.0 + 10.0 * rows["obs"][:, 0], rows["rewards"])
+    learner.look_at_data(rows)
+    train(learner, rows, 800)
+    last, going_on = (
+        {name: values[rows["dones"] == done] for name, values in rows.items()} for done in (1, 0)
+    )
+    asked = (last[name].unsqueeze(0) for name in ("obs", "actions", "next_obs"))
+    _, earned = learner.dynamics.ends(*asked)
+    spread = last["rewards"].std()
+    assert (earned.mean(0) - last["rewards"]).square().mean().sqrt() < 0.5 * spread and spread > 2.0
+    own = learner.kept_dynamics(going_on["obs"], going_on["actions"])[0]
+    _, told = learner.kept_dynamics.following(going_on["obs"], own)
+    assert (told.mean(0) - going_on["rewards"]).square().mean().sqrt() < 0.1
 
 
 def test_resamples_hold_as_many_episodes_as_there_are() -> None:

@@ -392,18 +392,28 @@ def one_step(learner: LION) -> Imagined:
 
 
 def test_an_end_takes_away_what_comes_after_it() -> None:
-    """Where the model says that every step ends it, nothing is left; rewards then count with their level."""
+    """Where the model says that every step ends it, nothing is left; it earns what ends do, level and all."""
     learner = in_stage("policy", model_noise=False)
     with torch.no_grad():
-        for network, bias in ((learner.kept_dynamics.end_net, 20.0), (learner.kept_dynamics.net, 0.0)):
+        dynamics = learner.kept_dynamics
+        for network in (dynamics.end_net, dynamics.net):
             for parameter in network.parameters():
                 parameter.zero_()
-            network.output.bias.fill_(bias)
+        step = one_step(learner)
+        unit, level, last = (
+            float(each)
+            for each in (
+                dynamics.change_spread[0, 0, -1],
+                dynamics.change_center[0, 0, -1],
+                dynamics.end_rewards[0, 0],
+            )
+        )
+        close(step.survival.double(), [0.5] * 8)
+        close(step.reward.double(), [(0.5 * level + 0.5 * last) / unit] * 8)
+        dynamics.end_net.output.bias[..., 0] = 20.0
         step = one_step(learner)
     assert float(step.survival.max()) < 1e-6
-    dynamics = learner.kept_dynamics
-    level = float((dynamics.change_center / dynamics.change_spread)[0, 0, -1])
-    close(step.reward.double(), [level] * 8)
+    close(step.reward.double(), [last / unit] * 8)
 
 
 def test_imagined_states_stay_near_the_log() -> None:

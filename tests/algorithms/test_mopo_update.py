@@ -114,10 +114,13 @@ def test_spreads_count_in_units_of_the_reward() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "targets"), [(False, (2.0 + 0.9, 4.0 + 1.8)), (True, (2.0 + 0.45, 4.0 + 0.9))]
+    ("ends", "targets"), [(False, (2.0 + 0.9, 4.0 + 1.8)), (True, (1.0 + 0.45, 2.0 + 0.9))]
 )
 def test_each_member_has_a_bellman_target_of_its_own(ends: bool, targets: tuple[float, float]) -> None:
-    """From 2 member 0 gets to 1 with reward 2, member 1 to 2 with reward 4; the minimum of Q is s."""
+    """From 2 member 0 gets to 1 with reward 2, member 1 to 2 with reward 4; the minimum of Q is s.
+
+    An end earns 0, and its odds are even.
+    """
     learner, rows = known(MOBILE, ends=ends, penalty_samples=2), rows_at(2.0)
     dynamics = learner.kept_dynamics
     mean, log_std = dynamics(rows["obs"].unsqueeze(-3), rows["actions"].unsqueeze(-3))
@@ -133,7 +136,7 @@ def test_each_member_has_a_bellman_target_of_its_own(ends: bool, targets: tuple[
     mean, log_std = dynamics(low["obs"].unsqueeze(-3), low["actions"].unsqueeze(-3))
     noise["penalty_state"] = torch.zeros(2, 2, 1, dtype=torch.float64)
     alive = 0.5 if ends else 1.0
-    close(learner.member_targets(low, mean, log_std, noise), ((-2.0 - 2.7 * alive,), (-4.0,)))
+    close(learner.member_targets(low, mean, log_std, noise), (((-2.0 - 2.7) * alive,), (-4.0 * alive,)))
 
 
 # ---- imagined rows by hand
@@ -167,6 +170,8 @@ def test_an_end_is_told_by_its_probability() -> None:
     drawn = {"member": numbers(0.0), "action": zero, "change": numbers((0.0, 0.0))}
     found, _ = known(ends=True).imagined_step(zero, zero[..., :0], **drawn)
     close(found["dones"], (0.5,))
+    without, _ = known().imagined_step(zero, zero[..., :0], **drawn)
+    close(found["rewards"], 0.5 * without["rewards"])
 
 
 @pytest.mark.parametrize("ends", [False, True])

@@ -56,20 +56,28 @@ def surprise_and_errors(dynamics: DynamicsEnsemble, batch: Batch) -> tuple[Tenso
     """The same, and what was wrong with the means, `[*S, members, B, O + 1]`.
 
     Where the model does not learn its spread, every number counts alike, whatever its errors were so far.
+    What steps earn that ended an episode is not asked here.
     """
     obs, actions, next_obs = (batch[name].unsqueeze(-3) for name in ("obs", "actions", "next_obs"))
     change = dynamics.change_of(obs, next_obs, batch["rewards"].unsqueeze(-2))
     mean, log_std = dynamics(obs, actions)
     if not dynamics.probabilistic:
         log_std = torch.zeros_like(mean)
-    return -gaussian_log_prob(change, mean, log_std), change - mean
+    states = -gaussian_log_prob(change[..., :-1], mean[..., :-1], log_std[..., :-1])
+    rewards = -gaussian_log_prob(change[..., -1:], mean[..., -1:], log_std[..., -1:])
+    going_on = 1.0 - batch["dones"].unsqueeze(-2)
+    wrong = change - mean
+    wrong = torch.cat([wrong[..., :-1], wrong[..., -1:] * going_on.unsqueeze(-1)], dim=-1)
+    return states + going_on * rewards, wrong
 
 
 def surprise_of_ends(dynamics: DynamicsEnsemble, batch: Batch) -> Tensor:
-    """-log p of ending there or not, `[*S, members, B]`."""
-    odds = dynamics.end_odds(*(batch[name].unsqueeze(-3) for name in ("obs", "actions", "next_obs")))
+    """-log p of ending there or not, and half the squared error of what an end earned: `[*S, members, B]`."""
+    odds, reward = dynamics.ends(*(batch[name].unsqueeze(-3) for name in ("obs", "actions", "next_obs")))
     ended = batch["dones"].unsqueeze(-2).expand(odds.shape)
-    return F.binary_cross_entropy_with_logits(odds, ended, reduction="none")
+    wrong = (reward - batch["rewards"].unsqueeze(-2)) / dynamics.end_rewards[..., 1:2]
+    happened = F.binary_cross_entropy_with_logits(odds, ended, reduction="none")
+    return happened + 0.5 * ended * wrong.square()
 
 
 def surprise_of_penalties(dynamics: DynamicsEnsemble, batch: Batch) -> Tensor:
@@ -310,8 +318,10 @@ def prediction_errors(
     for step in range(steps):
         actions = rows["actions"][starts + step]
         mean, _ = dynamics(state, actions.expand(dynamics.members, -1, -1))
-        state, reward = dynamics.following(state, mean)
+        before, (state, reward) = state, dynamics.following(state, mean)
         state = dynamics.within_range(state)
+        if dynamics.has_ends.any():
+            _, reward = dynamics.ended(before, actions.expand(dynamics.members, -1, -1), state, reward)
         if learner is not None and memory is not None:
             state, memory = learner.followed(state, actions.unsqueeze(0), memory)
     last = starts + steps - 1

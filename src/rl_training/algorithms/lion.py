@@ -287,9 +287,10 @@ class LION(ModelLearner):
         if not self.has_ends:  # a level of rewards that are earned for ever changes nothing
             return Imagined(following, reward, distance, apart, torch.ones_like(reward), memory, penalty)
         level = (dynamics.change_center / dynamics.change_spread)[..., -1].squeeze(-2)
-        odds = dynamics.end_odds(state, actions, following)
-        ended = (chosen.squeeze(-1) * odds.sigmoid()).sum(-2)
-        return Imagined(following, reward + level, distance, apart, 1.0 - ended, memory, penalty)
+        unit = dynamics.change_spread[..., -1].squeeze(-2)
+        each, earned = dynamics.ended(state, actions, following, ((reward + level) * unit).unsqueeze(-2))
+        ended, earned = ((chosen.squeeze(-1) * values).sum(-2) for values in (each, earned))
+        return Imagined(following, earned / unit, distance, apart, 1.0 - ended, memory, penalty)
 
     def chosen(self, mean: Tensor) -> Tensor:
         """Whose prediction each trajectory follows, 1 for that member: `[*S, members, B, 1]`."""

@@ -188,8 +188,8 @@ class MOPO(ModelLearner, SAC):
         following, after = self.followed(dynamics.within_range(following), played, memory.unsqueeze(-3))
         ended = torch.zeros_like(reward)
         if self.has_ends:
-            odds = dynamics.end_odds(before, played, following)
-            ended = (chosen * odds.sigmoid()).sum(-2, keepdim=True)
+            each_ended, each_reward = dynamics.ended(before, played, following, reward)
+            ended, reward = ((chosen * told).sum(-2, keepdim=True) for told in (each_ended, each_reward))
         return {
             "obs": state,
             "actions": actions,
@@ -229,8 +229,8 @@ class MOPO(ModelLearner, SAC):
         value = losses.reduce_critics(self.target_critic(flat, actions), "min").reshape(reward.shape)
         if self.has_ends:
             each = (*following.shape[:-1], -1)
-            odds = dynamics.end_odds(before.expand(each), played.expand(each), following)
-            value = value * (1.0 - odds.sigmoid())
+            ended, reward = dynamics.ended(before.expand(each), played.expand(each), following, reward)
+            value = value * (1.0 - ended)
         targets = reward + self.config.gamma * value
         return targets.reshape(*targets.shape[:-1], samples, count).mean(-2)
 

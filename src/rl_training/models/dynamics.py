@@ -28,14 +28,15 @@ def gaussian_outputs(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DynamicsEnsemble(nn.Module):
-    """Networks (s, a) -> change of state and reward, with their spread, and (s, a, s') -> odds of an end and,
-    where the ensemble is `penalised`, what costs take off the reward.
+    """Networks (s, a) -> change of state and reward, with their spread, and (s, a, s') -> odds of an end,
+    what it earns and, where the ensemble is `penalised`, what costs take off the reward.
 
     Members are the axis before the rows: `[*S, members, B, …]`; states and actions that are the same for all
     of them have a one there. Ends are mostly a matter of where a step leads (a robot that has fallen), and
     so are costs (it is too hot), so s' is asked as well. Inputs are taken, and changes given, in units of the
-    spread that they have in the log (`set_scales`). Of observations that are signals, the columns are
-    predicted; the others follow from them by their program (`set_predicted`).
+    spread that they have in the log (`set_scales`). Rewards of steps that ended an episode are apart: what a
+    trip costs, often much and seldom, would drown what all other steps earn. Of observations that are
+    signals, the columns are predicted; the others follow from them by their program (`set_predicted`).
     """
 
     input_center: Tensor
@@ -48,6 +49,8 @@ class DynamicsEnsemble(nn.Module):
     """`[members, 1, O + 1]`: std of errors on unseen episodes, in units of the spread of changes"""
     penalties: Tensor
     """what costs take off the reward: mean, spread, least and most in the log"""
+    end_rewards: Tensor
+    """rewards of the steps that ended an episode: the same four numbers"""
     predicted: Tensor
     """1 for numbers that are predicted, 0 for signals, whose change counts as 0 in every unit"""
     has_ends: Tensor
@@ -70,7 +73,8 @@ class DynamicsEnsemble(nn.Module):
         plan = plan or NetworkPlan(part="critic")
         inputs, outputs = obs_dim + action_dim, (1 + probabilistic) * (obs_dim + 1)
         self.net = build_network(inputs, outputs, plan, (members,), generator=generator)
-        self.end_net = build_network(inputs + obs_dim, 1, plan, (members,), generator=generator)
+        self.end_net = build_network(inputs + obs_dim, 2, plan, (members,), generator=generator)
+        self.register_buffer("end_rewards", torch.tensor([[0.0, 1.0, -1e9, 1e9]]))
         if penalised:
             self.penalty_net = build_network(inputs + obs_dim, 1, plan, (members,), generator=generator)
             self.register_buffer("penalties", torch.tensor([[0.0, 1.0, -1e9, 1e9]]))
@@ -108,10 +112,19 @@ class DynamicsEnsemble(nn.Module):
         plain = torch.cat([next_obs - obs, rewards.unsqueeze(-1)], dim=-1)
         return (plain - self.change_center) / self.change_spread * self.predicted
 
-    def end_odds(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
-        """Log odds that the step ended the episode, `[*S, members, B]`."""
-        odds: Tensor = self.end_net(self._with_successor(obs, actions, next_obs)).squeeze(-1)
-        return odds
+    def ends(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Log odds that the step ended the episode, and what it earns if it did, `[*S, members, B]` each."""
+        odds, reward = self.end_net(self._with_successor(obs, actions, next_obs)).unbind(-1)
+        return odds, within(
+            self.end_rewards, reward * self.end_rewards[..., 1:2] + self.end_rewards[..., 0:1]
+        )
+
+    def ended(self, obs: Tensor, actions: Tensor, next_obs: Tensor, rewards: Tensor) -> tuple[Tensor, Tensor]:
+        """Probability that the step ended the episode, and the reward to expect, where `rewards` are those of
+        going on."""
+        odds, last = self.ends(obs, actions, next_obs)
+        ended = odds.sigmoid()
+        return ended, rewards + ended * (last - rewards)
 
     def penalty(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
         """What costs take off the reward of the step, on average and in its units, `[*S, members, B]`."""
@@ -122,8 +135,7 @@ class DynamicsEnsemble(nn.Module):
 
     def possible_penalty(self, predicted: Tensor) -> Tensor:
         """Kept within what the log has: a cost that happens never or always is not exceeded by promises."""
-        lowest, highest = self.penalties[..., 2:3], self.penalties[..., 3:4]
-        return torch.minimum(torch.maximum(predicted, lowest), highest)
+        return within(self.penalties, predicted)
 
     def _with_successor(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
         known, width = self._scaled(torch.cat([obs, actions], dim=-1)), self.obs_dim
@@ -152,7 +164,14 @@ class DynamicsEnsemble(nn.Module):
         """
         obs, following = columns["obs"], columns["next_obs"]
         change = torch.cat([following - obs, columns["rewards"].unsqueeze(-1)], dim=-1).double()
-        spread, level = change.std(dim=0, correction=0), change.mean(dim=0).abs()
+        spread, center = change.std(dim=0, correction=0), change.mean(dim=0)
+        ended = columns["dones"] > 0
+        if ended.any() and not ended.all():
+            going_on = change[~ended, -1]
+            spread[-1], center[-1] = going_on.std(correction=0), going_on.mean()
+        if ended.any():
+            self.end_rewards.copy_(four_numbers(columns["rewards"][ended]))
+        level = center.abs()
         # A clock changes by the same in every row: by the noise of rounding nobody could predict it. Next to
         # nothing for a column that never changes, so that it stays as it is.
         spread = torch.where(spread > STEADY * level, spread, level)
@@ -162,7 +181,7 @@ class DynamicsEnsemble(nn.Module):
             spread = inputs.std(dim=0, correction=0)
             self.input_center.copy_(inputs.mean(0))
             self.input_spread.copy_(torch.where(spread > SMALLEST_SPREAD, spread, 1.0))
-            self.change_center.copy_(change.mean(0))
+            self.change_center.copy_(center)
         # The states that ended episodes are among the successors only.
         lowest = torch.minimum(obs.amin(0), following.amin(0))
         highest = torch.maximum(obs.amax(0), following.amax(0))
@@ -170,9 +189,19 @@ class DynamicsEnsemble(nn.Module):
         self.highest.copy_(highest + margin * (highest - lowest))
         self.has_ends.fill_(float(columns["dones"].any()))
         if self.penalised:
-            taken = columns["penalties"].double()
-            spread = taken.std(correction=0).clamp_min(SMALLEST_SPREAD)
-            self.penalties.copy_(torch.stack([taken.mean(), spread, taken.min(), taken.max()]))
+            self.penalties.copy_(four_numbers(columns["penalties"]))
+
+
+def four_numbers(values: Tensor) -> Tensor:
+    """Mean, spread, least and most of what a log has."""
+    known = values.double()
+    spread = known.std(correction=0).clamp_min(SMALLEST_SPREAD)
+    return torch.stack([known.mean(), spread, known.min(), known.max()])
+
+
+def within(known: Tensor, predicted: Tensor) -> Tensor:
+    """Kept between the least and the most of these four."""
+    return torch.minimum(torch.maximum(predicted, known[..., 2:3]), known[..., 3:4])
 
 
 class DynamicsNetworks(NetworkConfig):
