@@ -237,14 +237,15 @@ def test_the_proportion_of_what_comes_and_its_error() -> None:
 
 
 class Laws(DynamicsEnsemble):
-    """Networks that say what they are told: the state moves by `drift`, every step pays 1 for ever."""
+    """Networks that say what they are told: the state moves by `drift`, every step pays 1 for ever, and `last`
+    if it is the last one."""
 
     def __init__(self, log: JudgedLog, drift: float, ends_above: float | None = None) -> None:
         super().__init__(log.obs.shape[1], log.actions.shape[1], 2)
         self.set_scales(log.columns, scaled=True)
         self.change_spread.fill_(1.0)
         self.drift, self.ends_above, self.asked = drift, ends_above, list[np.ndarray]()
-        self.pays = float(log.reward_scale.rewards(np.ones(1, np.float32))[0])
+        self.pays = self.last = float(log.reward_scale.rewards(np.ones(1, np.float32))[0])
 
     @property
     def learner(self) -> Any:
@@ -255,8 +256,9 @@ class Laws(DynamicsEnsemble):
         mean = torch.cat([torch.full_like(obs, self.drift), torch.full_like(obs[..., :1], self.pays)], -1)
         return mean, torch.full_like(mean, -30.0)
 
-    def end_odds(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
-        return torch.where(next_obs[..., 0] > self.ends_above, 50.0, -50.0)
+    def ends(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
+        odds = torch.where(next_obs[..., 0] > self.ends_above, 50.0, -50.0)
+        return odds, torch.full_like(odds, self.last)
 
 
 def test_rollouts_stay_in_what_was_seen_and_go_on_for_ever() -> None:
@@ -298,6 +300,9 @@ def test_who_passes_a_bound_that_ends_episodes_has_ended(chance_ends: int, value
     laws.ends_above = 1e9  # it says that nobody ever ends
     rolled = roll_out(laws.learner, log, JudgedPolicy("p", Nothing(), 1), small(gamma=0.5))
     np.testing.assert_allclose(rolled.values, 1.75, rtol=1e-5)
+    laws.last = float(log.reward_scale.rewards(np.full(1, -3.0, np.float32))[0])  # and an end costs 3
+    rolled = roll_out(laws.learner, log, JudgedPolicy("p", Nothing(), 1), small(gamma=0.5))
+    np.testing.assert_allclose(rolled.values, 1.0 + 0.5 - 0.75, rtol=1e-5)
 
 
 def test_an_interval_of_one_method_holds_what_the_other_says() -> None:
