@@ -146,8 +146,8 @@ FAULTS = [
     Fault(
         "ends: bounds of ends are never passed",
         MODEL,
-        "alive = alive * ~ends.passed(following)",
-        "alive = alive * 1.0",
+        "ended = ends.passed(following).to(reward.dtype)",
+        "ended = torch.zeros_like(reward)",
         "checks",
     ),
     Fault(
@@ -274,15 +274,22 @@ FAULTS = [
     Fault(
         "rollouts: not clamped to the log",
         MODEL,
-        "dynamics.within_range(following), reward.double()",
-        "following, reward.double()",
+        "following = dynamics.within_range(following)\n        ended",
+        "ended",
         "checks",
     ),
     Fault(
         "rollouts: the end is asked of the state before",
         MODEL,
-        "dynamics.end_odds(state, scaled, following)",
-        "dynamics.end_odds(state, scaled, state)",
+        "dynamics.ends(state, scaled, following)",
+        "dynamics.ends(state, scaled, state)",
+        "checks",
+    ),
+    Fault(
+        "rollouts: an end earns what every step does",
+        MODEL,
+        "reward = reward + ended * (last - reward)",
+        "reward = reward + 0.0 * ended * (last - reward)",
         "checks",
     ),
     Fault(

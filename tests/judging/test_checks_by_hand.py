@@ -237,8 +237,7 @@ def test_the_proportion_of_what_comes_and_its_error() -> None:
 
 
 class Laws(DynamicsEnsemble):
-    """Networks that say what they are told: the state moves by `drift`, every step pays 1 for ever, and `last`
-    if it is the last one."""
+    """Networks that say what they are told: the state moves by `drift`, steps pay 1, one that ends `last`."""
 
     def __init__(self, log: JudgedLog, drift: float, ends_above: float | None = None) -> None:
         super().__init__(log.obs.shape[1], log.actions.shape[1], 2)
