@@ -89,7 +89,10 @@ def response_chart(response: Response) -> Chart:
 
 def episode_charts(explanation: Explanation) -> Iterable[Figure]:
     """One logged episode: what the policy would have done in its states, and what a model believes of it."""
-    note = "The logged episode whose rewards add up to the median. In the states that were logged."
+    note = (
+        "The logged episode with the median sum of rewards: what was done, and what the policy would have "
+        "done in the states that were logged."
+    )
     for course in explanation.proposed:
         yield course_chart(f"{course.name} in one logged episode", course, "the policy", note)
         note = ""
