@@ -282,6 +282,7 @@ def test_the_best_policy_of_a_known_plant() -> None:
     assert gain(learner, 1.0) == pytest.approx(K, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_cost_is_paid_for_in_the_model() -> None:
     """With the cost a^2 at weight .4 the best policy is that of the reward -(s^2 + .5 a^2)."""
     value = 1.0

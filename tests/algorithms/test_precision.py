@@ -99,6 +99,7 @@ def test_stacked_seeds_round_as_single_ones_do() -> None:
             torch.testing.assert_close(member.tensors()[name], tensor, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_graph_rounds_too() -> None:
     found = []
     for compiles in (False, True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -77,5 +78,6 @@ def test_every_name_in_the_docs_has_a_real_type(tmp_path: Path) -> None:
 
 
 def test_the_stubs_say_what_the_registry_says() -> None:
-    done = run(str(ROOT / "tools" / "make_stubs.py"), "--check")
-    assert done.returncode == 0, done.stderr
+    stubs = runpy.run_path(str(ROOT / "tools" / "make_stubs.py"))["stubs"]()
+    stale = [path.name for path, text in stubs.items() if path.read_text() != text]
+    assert len(stubs) > 5 and stale == [], "run python tools/make_stubs.py"

@@ -442,6 +442,7 @@ def test_operating_system_refusing_to_write_more_is_reported(saved: Path, proces
     assert list(saved.parent.iterdir()) == [saved]
 
 
+@pytest.mark.slow
 def test_kill_at_any_moment_leaves_the_newest_checkpoint_readable(tmp_path: Path, processes: Any) -> None:
     rng = random.Random(0)
     kills_during_a_write = 0

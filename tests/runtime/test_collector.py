@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode
 from rl_training.core.errors import EnvironmentProblem
 from rl_training.core.spaces import Choice
 from rl_training.data.fields import Field
+from rl_training.runtime import collect
 from rl_training.runtime.collect import Collector, Steps
 from rl_training.runtime.envs import FAULT, episode_seed, kept_infos, make_env, spaces_of
 
@@ -348,7 +349,10 @@ def test_signals_to_the_whole_group_are_the_parents_business(tmp_path: Path) -> 
     assert (done.stderr, done.returncode) == ("", 0)
 
 
-def test_a_worker_asked_to_terminate_does_end_though_the_parent_handles_the_signal() -> None:
+def test_a_worker_asked_to_terminate_does_end_though_the_parent_handles_the_signal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collect, "GRACE_SECONDS", 1)
     previous = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         with collector(COUNT, 1, async_envs=True) as collected:

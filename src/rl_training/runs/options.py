@@ -41,8 +41,6 @@ def config_from_options(
     `options` are settings of the run, `fields` of its data, `changes` are of the form `key=value`. Where
     `data` is given, the place of the config's own gives way; the path is made absolute.
     """
-    from rl_training.data.convert import source_location  # not where a policy acts without torch
-
     start: State = {}
     given = dict(fields or {})
     if config is None:
@@ -50,6 +48,8 @@ def config_from_options(
         if data is not None:  # the example values of the packaged config
             start |= {"columns": {}, "missing_values": "error", "action_low": None, "action_high": None}
     if data is not None:
+        from rl_training.data.convert import source_location  # loads torch, which mistakes need not wait for
+
         place = source_location(data, minari_root)
         start |= {"dataset_kind": "auto", "dataset_path": None, "dataset_id": None}
         if place.dataset_id is None:
