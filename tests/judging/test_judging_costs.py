@@ -78,6 +78,29 @@ def test_the_value_of_a_cost_is_the_known_quadratic() -> None:
         np.testing.assert_allclose(values[seen], p * squares[seen], atol=0.05)
 
 
+@pytest.mark.slow
+def test_workers_change_no_number_and_do_take_work_over() -> None:
+    data = lqr_log(episodes=20)
+    data = with_costs(data, wear=data.actions**2)
+    quick = {**SETTINGS, "updates": 120, "model_updates": 100, "hidden_sizes": (8, 8), "rollout_starts": 5}
+    found, told = [], {1: [], 3: []}
+    for workers, seen in told.items():
+        judgement = judge(
+            Proportional(0.3),
+            data,
+            on_progress=lambda name, done, updates, seen=seen: seen.append((name, done)),
+            workers=workers,
+            **quick,
+        )
+        found.append({**judgement.to_dict(), "seconds": 0.0})
+    assert found[0] == found[1]
+    here = {workers: {name for name, done in seen if done == 0} for workers, seen in told.items()}
+    assert here[3] == {"values"}
+    assert here[1] >= {"values", "dynamics", "cost_1"}
+    with pytest.raises(ConfigError, match="workers must be >= 1, got 0"):
+        judge(Proportional(0.3), data, workers=0)
+
+
 @pytest.fixture(scope="module")
 def judged() -> Judgement:
     data = lqr_log(episodes=200)

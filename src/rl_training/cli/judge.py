@@ -67,6 +67,9 @@ def judge(
         Path | None,
         typer.Option("--checkpoints", help="Keep fits in this folder; the same command goes on from them."),
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes for fits that do not need each other; same numbers.")
+    ] = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,6 +108,7 @@ def judge(
             fields=fields,
             on_progress=stages.tell,
             checkpoints=checkpoints,
+            workers=workers,
             dial=dials,
             **keywords,
         )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from rl_training.algorithms.learner import Learner, LearnerConfig, NoiseShapes
@@ -179,3 +183,47 @@ def fit(
     fitting.resume()
     trainer.train()
     fitting.finish()
+
+
+# ---- fits in processes of their own
+
+KeptFit = Callable[..., object]
+"""Makes a fit and leaves it in its `cache`, or takes it from there; it travels to another process."""
+
+
+def say_nothing(name: str, done: int, updates: int) -> None:
+    """Progress where nobody looks."""
+
+
+@contextmanager
+def made_beside(
+    fits: Sequence[KeptFit], processes: int, cache: FitCache | None
+) -> Iterator[Callable[[], None]]:
+    """Make `fits` in so many processes meanwhile; what is yielded waits until they lie in the folder.
+
+    A fit that fails there is missing: whoever needs it makes it again, and says what is wrong with it.
+    """
+    context = multiprocessing.get_context("spawn")
+    shares = [fits[first::processes] for first in range(min(processes, len(fits)))]
+    started = [context.Process(target=_make, args=(share, cache), daemon=True) for share in shares]
+    for process in started:
+        process.start()
+
+    def wait() -> None:
+        for process in started:
+            process.join()
+
+    try:
+        yield wait
+    finally:
+        for process in started:
+            process.terminate()
+            process.join()
+
+
+def _make(fits: Sequence[KeptFit], cache: FitCache | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts the judgement ends this process with it
+    torch.set_num_threads(1)
+    for each in fits:
+        with suppress(Exception):
+            each(cache=cache)

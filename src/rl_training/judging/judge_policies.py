@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
 from rl_training.algorithms.dynamics import Dynamics
-from rl_training.core.errors import DataError, UserError, WrongTypeError
+from rl_training.core.errors import ConfigError, DataError, UserError, WrongTypeError
 from rl_training.core.machine import one_thread
 from rl_training.core.signals import Signals
 from rl_training.core.spaces import Box, Part, Spaces
@@ -29,7 +32,7 @@ from rl_training.judging.evidence import (
     uncovered_states,
 )
 from rl_training.judging.explanation import CURVES, Explanation, explain
-from rl_training.judging.fit import FitCache, OnProgress
+from rl_training.judging.fit import FitCache, KeptFit, OnProgress, made_beside, say_nothing
 from rl_training.judging.fqe import FittedValues, fit_values
 from rl_training.judging.hidden import Unused, is_something_hidden, unmarked_ends
 from rl_training.judging.importance import ImportanceSampling, prepare_importance_sampling, unit_spaces
@@ -90,9 +93,10 @@ def judge(
     policies: Policies,
     data: TransitionDataset,
     *,
-    on_progress: OnProgress = lambda name, done, updates: None,
+    on_progress: OnProgress = say_nothing,
     critics: Mapping[str, TrainedCritic] | None = None,
     checkpoints: str | Path | None = None,
+    workers: int = 1,
     unused: Unused = tuple,
     limits: Mapping[str, object] | None = None,
     config: JudgeConfig | None = None,
@@ -105,11 +109,14 @@ def judge(
     resamples and rows, so that their order does not depend on luck of their own. `critics` are what policies
     were trained with (`trained_critic` of a run), by the policies' names: their optimism is shown. With a
     `checkpoints` folder the fits are kept in it while they are made, and the same call goes on from there.
+    With several `workers`, fits that do not need each other are made in processes of their own.
     `unused` reads the columns of the log that no observation holds: asked for where something is hidden.
     Every cost of the log is valued as well; `limits` say how much of it may be: {"overheat": 0.01} per step,
     or {"overheat": "3 per episode"}.
     """
     start = time.monotonic()
+    if workers < 1:
+        raise ConfigError(f"workers must be >= 1, got {workers}")
     if config is None or settings:
         config = JudgeConfig.build(settings) if config is None else config.replace(**settings)
     if not isinstance(data, TransitionDataset):
@@ -130,14 +137,11 @@ def judge(
         check_fits(policy, log, data.info.source, data.info.spaces)
     actions = actions_in_the_log(candidates, log, config)
     operators, seldom = operators_of(data, log)
-    cache = (
-        None if checkpoints is None else fit_cache(Path(checkpoints), config, log, actions, operators, costs)
-    )
-    fitted = fit_values(log, actions, config, on_progress, cache, operators)
+    fits = make_fits(log, actions, operators, costs, config, on_progress, checkpoints, workers)
+    fitted, dynamics = fits.values, fits.dynamics
     stated = [parts, data.info.spaces, *(each.spaces for each in candidates)]
     spaces = unit_spaces(log, next((each for each in stated if each is not None), None))
     name_of = data.info.name_of if parts is None else names_of_shares(data, parts)
-    dynamics = fit_dynamics(log, config, on_progress, cache) if config.model_rollouts else None
     hidden = {"unmarked_ends": unmarked_ends(log, name_of)}
     if dynamics is not None:
         hidden |= is_something_hidden(log, dynamics, name_of, unused)
@@ -155,9 +159,13 @@ def judge(
         if config.importance
         else None,
         critics=critics or {},
-        shared={"episodes": enough, "falsification": checks.falsification(log, fitted, config), **hidden},
+        shared={
+            "episodes": enough,
+            "falsification": checks.falsification(log, fitted, config),
+            **hidden,
+        },
         signals=data.info.signals,
-        costs=fit_costs(costs, log, actions, config, on_progress, cache, operators),
+        costs=fits.costs,
     )
     judged = []
     for index, (policy, own) in enumerate(zip(candidates, actions, strict=True)):
@@ -176,6 +184,44 @@ def judge(
         logged_costs=costs.told,
         model=() if dynamics is None else errors_of_the_model(log, dynamics, name_of, data.info.signals),
     )
+
+
+class Fits(NamedTuple):
+    """What all policies of a judgement have in common."""
+
+    values: FittedValues
+    dynamics: Dynamics | None
+    costs: list[CostValues]
+
+
+def make_fits(
+    log: JudgedLog,
+    actions: Sequence[PolicyActions],
+    operators: Sequence[Operator],
+    costs: LoggedCosts,
+    config: JudgeConfig,
+    on_progress: OnProgress,
+    checkpoints: str | Path | None,
+    workers: int,
+) -> Fits:
+    """With several workers, all but the values are fitted by processes, and taken as they left them."""
+    plain = replace(log)  # without what was computed of it
+    beside: list[KeptFit] = []
+    if config.model_rollouts:
+        beside.append(partial(fit_dynamics, plain, config, say_nothing))
+    if costs.names:
+        given = (costs, plain, actions, config, say_nothing)
+        beside.append(partial(fit_costs, *given, operators=operators))
+    with ExitStack() as stack:
+        if checkpoints is None and workers > 1:
+            checkpoints = stack.enter_context(TemporaryDirectory(prefix="judgement-"))
+        folder = None if checkpoints is None else Path(checkpoints)
+        cache = None if folder is None else fit_cache(folder, config, log, actions, operators, costs)
+        wait = stack.enter_context(made_beside(beside, workers - 1, cache))
+        values = fit_values(log, actions, config, on_progress, cache, operators)
+        wait()
+        dynamics = fit_dynamics(log, config, on_progress, cache) if config.model_rollouts else None
+        return Fits(values, dynamics, fit_costs(costs, log, actions, config, on_progress, cache, operators))
 
 
 def parts_of(policies: Policies, data: TransitionDataset) -> Spaces | None:

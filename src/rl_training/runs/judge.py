@@ -59,6 +59,7 @@ def judge(
     on_progress: OnProgress = lambda name, done, updates: None,
     critics: Mapping[str, TrainedCritic] | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
+    workers: int = 1,
     dial: float | Sequence[float] | None = None,
     **settings: Unpack[JudgeKeywords],
 ) -> Judgement:
@@ -71,6 +72,8 @@ def judge(
     `JudgeConfig`, such as `gamma` and `seed`. Runs are judged with the discount that they were trained with,
     by time where they were, unless another is given. With a
     `checkpoints` folder the fits are kept in it while they are made, and the same call goes on from there.
+    With several `workers`, fits that do not need each other are made in processes of their own, which takes
+    less time and changes no number; a script then needs `if __name__ == "__main__":` around the call.
     Policies with a dial are judged at each position of `dial`, as policies of their own.
     `costs` say what must not happen too often, {"overheat": "T_tank > 80"}, and `limits` how often it may,
     {"overheat": 0.01} per step or {"overheat": "3 per episode"}; those of the runs are the default of both.
@@ -112,6 +115,7 @@ def judge(
         on_progress=on_progress,
         critics={**own, **(critics or {})},
         checkpoints=None if checkpoints is None else Path(checkpoints),
+        workers=workers,
         unused=lambda: () if place is None else unused_columns(place, *reading, log),
         limits=own_limits(runs) if limits is None else limits,
         config=config,
