@@ -17,7 +17,7 @@ from rl_training.algorithms.recipe import get_recipe
 from rl_training.cli import main
 from rl_training.core.errors import CheckpointError, ConfigError, DataError, UserError
 from rl_training.core.registry import algorithm_names
-from rl_training.core.spaces import Spaces
+from rl_training.core.spaces import Box, Choice, Spaces
 from rl_training.core.transforms import ObservationNormalizer
 from rl_training.data import TransitionDataset
 from rl_training.policies.acting import Controller
@@ -29,7 +29,7 @@ from rl_training.policies.guard import WITH_ACTIONS, Fallback, GuardFacts
 from rl_training.policies.guard_fitting import Guard, GuardConfig, fit_guard, novelties, unpack_guard
 from rl_training.policies.opened import ACTION, describe_policy
 from rl_training.runs import export as exporting
-from rl_training.runs.export import guard_of_rows
+from rl_training.runs.export import guard_of_rows, usual_change
 
 SPACES = Spaces(2, (-1.0, 0.0), (1.0, 10.0))
 ONE_ACTION = Spaces(3, (-1.0,), (1.0,))
@@ -518,3 +518,35 @@ def test_files_of_earlier_versions_open_and_say_what_they_play_first(agent: Any,
     assert opened.guarded().act(NEW).action == 0.0
     with pytest.warns(UserWarning, match="no first action"):
         unpack_guard({"facts": old, "tensors": policy.guard.pack()["tensors"]}, policy.spaces)
+
+
+def test_the_rate_of_a_guard_is_how_far_actions_go_in_nine_of_ten_logged_steps() -> None:
+    """Ten rows to an episode; within one, the first action moves by 1 and once by 5, the second one never."""
+    count = 1000
+    ends = np.arange(count) % 10 == 9
+    moves = np.where(np.arange(count) % 100 == 5, 5.0, 1.0)
+    first = np.concatenate([np.cumsum(each) + 20.0 * n % 50 for n, each in enumerate(moves.reshape(-1, 10))])
+    actions = np.stack([first, np.full(count, 3.0)], axis=1)
+    data = TransitionDataset(
+        np.zeros((count, 1)),
+        actions,
+        np.zeros(count),
+        np.zeros((count, 1)),
+        np.zeros(count),
+        truncations=ends,
+    )
+    spaces, config = Spaces(1, (0.0, 0.0), (100.0, 10.0)), GuardConfig(fallback="rate")
+    assert guard_of_rows([data], spaces, config).facts.fallback.rate == (1.0, pytest.approx(0.1))
+    stated = GuardConfig(fallback="rate", fallback_rate=(2.0, 3.0))
+    assert guard_of_rows([data], spaces, stated).facts.fallback.rate == (2.0, 3.0)
+    assert guard_of_rows([data], spaces, GuardConfig(fallback="hold")).facts.fallback.rate is None
+    rarely = data.actions.clone()
+    rarely[:, 0] = torch.from_numpy((np.arange(count) % 100 > 50) * 7.0)  # set once in ten episodes
+    seldom = TransitionDataset(data.obs, rarely, data.rewards, data.next_obs, data.dones, truncations=ends)
+    assert usual_change([seldom], spaces)[0] == pytest.approx(7.0)
+    pump = Spaces.of(1, [Box(0.0, 100.0), Choice(("off", "on"))])
+    assert usual_change([data], pump) == (1.0, 0.0), "between two levels there is nothing: the last one stays"
+    fallback = Fallback("rate", (5.0, 0.0), (1.0, 0.0))
+    fallback.check(pump)
+    wanted, last = np.array([[9.0, 1.0]], dtype=np.float32), np.array([[4.0, 0.0]], dtype=np.float32)
+    assert fallback.played(wanted, np.array([True]), last).tolist() == [[5.0, 0.0]]

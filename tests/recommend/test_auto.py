@@ -17,7 +17,6 @@ import rl_training
 from rl_training.cli import main
 from rl_training.config.limits import Limit
 from rl_training.core.errors import ConfigError, DataError, RunFailed
-from rl_training.core.spaces import Choice as Levels
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.data import DataInfo, TransitionDataset
 from rl_training.data.splits import split_episodes
@@ -349,29 +348,6 @@ def test_minutes_that_are_too_few_are_told_before_anything_is_trained(
         search.Search(out, config, plant_log(2000), spaces, place, (), told.append, silent).plan()
         assert len(told) == len(expected), told
         assert all(line.startswith(start) for line, start in zip(told, expected, strict=True)), told
-
-
-def test_where_a_state_is_unfamiliar_the_policy_goes_on_as_fast_as_the_log_did() -> None:
-    """Ten rows to an episode; within one, the first action moves by 1 and once by 5, the second one never."""
-    rows = 1000
-    ends = np.arange(rows) % 10 == 9
-    moves = np.where(np.arange(rows) % 100 == 5, 5.0, 1.0)
-    first = np.concatenate([np.cumsum(each) + 20.0 * n % 50 for n, each in enumerate(moves.reshape(-1, 10))])
-    actions = np.stack([first, np.full(rows, 3.0)], axis=1)
-    data = TransitionDataset(
-        np.zeros((rows, 1)), actions, np.zeros(rows), np.zeros((rows, 1)), np.zeros(rows), truncations=ends
-    )
-    spaces = Spaces(1, (0.0, 0.0), (100.0, 10.0))
-    assert search.fallback_of(data, spaces) == {
-        "fallback": "rate",
-        "fallback_rate": [1.0, pytest.approx(0.1)],
-    }
-    rarely = data.actions.clone()
-    rarely[:, 0] = torch.from_numpy((np.arange(rows) % 100 > 50) * 7.0)  # set once in ten episodes
-    seldom = TransitionDataset(data.obs, rarely, data.rewards, data.next_obs, data.dones, truncations=ends)
-    assert search.fallback_of(seldom, spaces)["fallback_rate"][0] == pytest.approx(7.0)
-    levels = Spaces.of(1, [Levels(("off", "on"))])
-    assert search.fallback_of(data, levels) == {"fallback": "hold"}
 
 
 class Steep(ActingPolicy):

@@ -208,7 +208,7 @@ def export(
     guard_set: Annotated[
         list[str] | None,
         typer.Option(
-            "--guard-set", metavar="NAME=VALUE", help="A setting of the guard, such as fallback=hold."
+            "--guard-set", metavar="NAME=VALUE", help="A setting of the guard, such as fallback=rate."
         ),
     ] = None,
     dial: Annotated[

@@ -40,7 +40,8 @@ class Fallback:
     """What is played in place of a flagged action, in the action's units.
 
     `hold` plays the last action again, `action` the stored one, `rate` moves from the last one towards the
-    policy's by at most so much a step. Before there is a last one, all of them play the stored `action`.
+    policy's by at most so much a step (0 for a choice, whose last level it holds). Before there is a last
+    one, all of them play the stored `action`.
     """
 
     kind: str
@@ -64,7 +65,8 @@ class Fallback:
         bounds = zip(self.action, spaces.action_low, spaces.action_high, strict=True)
         if any(not low <= value <= high for value, low, high in bounds):
             raise UserError(f"fallback_action must lie inside the action bounds, got {list(self.action)}")
-        if any(value <= 0.0 for value in self.rate or ()):
+        rates = zip(self.rate or (), spaces.choices or [None] * spaces.action_columns, strict=False)
+        if any(value < 0.0 or (value == 0.0 and choice is None) for value, choice in rates):
             raise UserError(f"fallback_rate must be > 0, got {list(self.rate or ())}")
 
     def played(self, action: FloatArray, flagged: npt.NDArray[np.bool_], last: FloatArray) -> FloatArray:

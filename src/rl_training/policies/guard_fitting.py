@@ -35,24 +35,31 @@ class GuardConfig(ConfigModel):
     fallback_action: tuple[float, ...] | None = setting(
         None, "the action of fallback action, and what is played before there is a last one (none: the mean)"
     )
-    fallback_rate: tuple[float, ...] | None = setting(None, "largest change per step of fallback rate")
+    fallback_rate: tuple[float, ...] | None = setting(
+        None, "largest change per step of fallback rate (none: what nine of ten logged steps stay below)"
+    )
 
     @classmethod
     def further_mistakes(cls, values: Mapping[str, object]) -> list[str]:
         kind = values.get("fallback", "none")
-        lines = [
-            f"fallback {name} needs fallback_{name}, in the action's units"
-            for name in ("action", "rate")
-            if kind == name and values.get(f"fallback_{name}") is None
-        ]
+        lines = []
+        if kind == "action" and values.get("fallback_action") is None:
+            lines.append("fallback action needs fallback_action, in the action's units")
         if kind != "rate" and values.get("fallback_rate") is not None:
             lines.append(f"fallback_rate needs fallback rate, got fallback {kind}")
         return lines
 
-    def chosen_fallback(self, first_action: Sequence[float]) -> Fallback:
-        """What the settings say; `first_action` is played first where they name none."""
+    def chosen_fallback(
+        self, first_action: Sequence[float], usual_change: Sequence[float] | None = None
+    ) -> Fallback:
+        """What the settings say; where they name none, `first_action` is played first, and `usual_change` is
+        the most that `rate` allows in a step.
+        """
         action = tuple(first_action) if self.fallback_action is None else self.fallback_action
-        return Fallback(self.fallback, action, self.fallback_rate)
+        rate = self.fallback_rate
+        if self.fallback == "rate" and rate is None and usual_change is not None:
+            rate = tuple(usual_change)
+        return Fallback(self.fallback, action, rate)
 
 
 # The distance to the data, as a module that exports trace.
@@ -148,12 +155,14 @@ def fit_guard(
     spaces: Spaces,
     source: str,
     first_action: Sequence[float],
+    usual_change: Sequence[float] | None = None,
 ) -> Guard:
     """A guard for points `[n, d]` in the user's units; `held_out` are rows that it is not fitted to.
 
-    `first_action` is what is fallen back to before there is a last one, unless the settings say it.
+    `first_action` is what is fallen back to before there is a last one, and `usual_change` how far actions
+    go in a step of a log, unless the settings say it.
     """
-    fallback = settings.chosen_fallback(first_action)
+    fallback = settings.chosen_fallback(first_action, usual_change)
     fallback.check(spaces)
     if len(training) < 2 or not len(held_out):
         raise DataError(f"{source}: a guard needs at least 3 rows, got {len(training) + len(held_out)}")

@@ -68,9 +68,6 @@ RETRIES = 1
 STOPPED = "stopped by signal {}; what was done is kept: the same command goes on"
 SECOND_LOOK = 2
 """Times as many resamples as the first one takes: with few, luck decides how wide its interval is."""
-USUAL, LEAST_RATE = 0.9, 0.01
-"""Share of the log's steps in which actions changed by no more than a guard allows; and the least that it
-allows, as a share of the range."""
 JUDGED_TOGETHER = 4
 """Candidates that one processor of a cluster judges; all of them see the same resamples."""
 FEWEST = 2 * FEWEST_EPISODES
@@ -483,7 +480,7 @@ class Search:
         Its card tells the judgement that had no part in choosing it, and value against dial.
         """
         run = SavedRun(run_of(name, runs).run_dir)
-        guard = make_guard(self.whole, run, policy.spaces, fallback_of(self.whole, policy.spaces))
+        guard = make_guard(self.whole, run, policy.spaces, {"fallback": "rate"})
         policy.guard = guard.to(policy.device)
         suffix = ".onnx" if all(map(find_spec, ("onnx", "onnxruntime"))) else ".safetensors"
         told = told_judgement(judged, judged.named(name), "held out of training")
@@ -513,22 +510,6 @@ class Clock:
     @classmethod
     def read(cls) -> Clock:
         return cls(time.monotonic(), sum(os.times()[:4]))
-
-
-def fallback_of(whole: TransitionDataset, spaces: Spaces) -> State:
-    """Where a state is unlike the log, the policy goes on, no faster than most actions of the log changed.
-
-    An action that is held is no rest for a plant that needs a hand on it: it leads further away, and the
-    guard would hold on for ever. Between two levels there is nothing, so that the last one is held.
-    """
-    if any(spaces.choices):
-        return {"fallback": "hold"}
-    actions = as_array(whole.actions).reshape(len(whole), -1).astype(np.float64)
-    changes = np.abs(np.diff(actions, axis=0))[~whole.episode_ends("auto")[:-1]]
-    usual, most = np.quantile(changes, USUAL, axis=0), changes.max(axis=0, initial=0.0)
-    least = LEAST_RATE * (np.array(spaces.action_high) - np.array(spaces.action_low))
-    rate = np.maximum(np.where(usual > 0.0, usual, most), least)
-    return {"fallback": "rate", "fallback_rate": rate.tolist()}
 
 
 def judge_part(

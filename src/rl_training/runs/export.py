@@ -48,6 +48,10 @@ DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)
 OWN_DATA = "run"
 """Stands for the data that a run was trained on, where a path could stand as well."""
 
+USUAL, LEAST_CHANGE = 0.9, 0.01
+"""Share of the log's steps in which actions changed by no more than a guard allows; and the least that it
+allows, as a share of the range."""
+
 ROUNDING = 1e-6
 """Share of the bounds by which the mean of float32 actions may lie outside of them."""
 
@@ -60,11 +64,14 @@ def make_guard(
 ) -> Guard:
     """A guard for the policy of a run."""
     config = GuardConfig.build(settings or {}, where="guard")
-    config.chosen_fallback(middle_action(spaces)).check(spaces)  # before anything is read
-    if config.fallback_action is None and _has_other_units(run):
+    widest = np.subtract(spaces.action_high, spaces.action_low)
+    config.chosen_fallback(middle_action(spaces), widest).check(spaces)  # before anything is read
+    unsaid = ["action"] if config.fallback_action is None else []
+    unsaid += ["rate"] if config.fallback == "rate" and config.fallback_rate is None else []
+    if unsaid and _has_other_units(run):
         raise ConfigError(
-            "guard.fallback_action must be given: this run mapped the range of its actions to the bounds "
-            "(out_of_bounds: rescale), so that their mean in the log is not in the policy's units"
+            f"guard.fallback_{unsaid[0]} must be given: this run mapped the range of its actions to the "
+            "bounds (out_of_bounds: rescale), so that those of the log are not in the policy's units"
         )
     if isinstance(data, TransitionDataset):
         return guard_of_rows([data], spaces, config)
@@ -79,7 +86,33 @@ def guard_of_rows(parts: Sequence[TransitionDataset], spaces: Spaces, config: Gu
     training, held_out = (torch.cat(side) for side in zip(*pairs, strict=True))
     source = " + ".join(dict.fromkeys(part.info.source for part in parts))
     first = _mean_action(parts, spaces) if config.fallback_action is None else config.fallback_action
-    return fit_guard(training, held_out, config, spaces, source, first)
+    change = None
+    if config.fallback == "rate" and config.fallback_rate is None:
+        change = usual_change(parts, spaces)
+    return fit_guard(training, held_out, config, spaces, source, first, change)
+
+
+def usual_change(parts: Sequence[TransitionDataset], spaces: Spaces) -> tuple[float, ...]:
+    """How far actions go in a step of a log that is large for it, and never nothing; 0 for a choice.
+
+    An action that is held is no rest for a plant that needs a hand on it: it leads further away, and a guard
+    would hold on for ever. One that goes on this slowly comes back.
+    """
+    changes = []
+    for part in parts:
+        if not part.ordered:
+            raise ConfigError(
+                f"guard.fallback_rate must be given: the rows of {part.info.source} are in no order that "
+                "would say how far actions go in a step"
+            )
+        actions = part.actions.reshape(len(part), -1).double().cpu().numpy()
+        changes.append(np.abs(np.diff(actions, axis=0))[~part.episode_ends("auto")[:-1]])
+    steps = np.concatenate([*changes, np.zeros((1, spaces.action_columns))])
+    usual, most = np.quantile(steps, USUAL, axis=0), steps.max(axis=0)
+    least = LEAST_CHANGE * np.subtract(spaces.action_high, spaces.action_low)
+    found = np.maximum(np.where(usual > 0.0, usual, most), least)
+    chosen = [choice is not None for choice in spaces.choices] or [False] * spaces.action_columns
+    return tuple(np.where(chosen, 0.0, found).tolist())
 
 
 def _mean_action(parts: Sequence[TransitionDataset], spaces: Spaces) -> tuple[float, ...]:

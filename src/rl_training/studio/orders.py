@@ -180,7 +180,7 @@ class Export(Order):
 
     def words(self, folder: Folder, out: Path) -> list[str]:
         run, file = folder.spelled(folder.existing(self.run)), folder.spelled(out / "policy.onnx")
-        return ["export", f"--checkpoint={run}", f"--out={file}", "--guard=run", "--guard-set=fallback=hold"]
+        return ["export", f"--checkpoint={run}", f"--out={file}", "--guard=run", "--guard-set=fallback=rate"]
 
     def about(self) -> str:
         return Path(self.run).name
