@@ -64,7 +64,7 @@ def make_guard(
 ) -> Guard:
     """A guard for the policy of a run."""
     config = GuardConfig.build(settings or {}, where="guard")
-    widest = np.subtract(spaces.action_high, spaces.action_low)
+    widest = np.subtract(spaces.action_high, spaces.action_low).tolist()
     config.chosen_fallback(middle_action(spaces), widest).check(spaces)  # before anything is read
     unsaid = ["action"] if config.fallback_action is None else []
     unsaid += ["rate"] if config.fallback == "rate" and config.fallback_rate is None else []
