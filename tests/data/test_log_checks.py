@@ -89,9 +89,29 @@ def test_a_dead_time_is_told_from_what_is_not_logged(seed: int) -> None:
     assert late.dead_times == {"heater": 3, "valve 1": 3} and not late.hidden and late.history == 4
     assert late.observations == "T_tank, level, outflow, lags(heater, 3), lags(`valve 1`, 3)"
     assert "heater shows after 4 rows (a dead time of 3)." in late.sentences
-    hidden = advice_of(named(tank_rows(30 + seed, delay=3, hide=(2,))))
-    assert hidden.hidden and hidden.observations is None
+
+
+@pytest.mark.parametrize("hide", [(2,), (1, 2)])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_the_operators_react_to_and_the_log_does_not_hold_is_missed(
+    seed: int, hide: tuple[int, ...]
+) -> None:
+    """Of the level nothing lasts from row to row by itself: it is how much a minute of heat warms."""
+    hidden = advice_of(named(tank_rows(30 + seed, runs=300, delay=3, hide=hide)))
+    assert hidden.hidden and hidden.history == 0 and hidden.observations is None
     assert "Something that the operators react to is not in the log" in hidden.sentences[0]
+
+
+@pytest.mark.parametrize("delay", [0, 1, 3])
+@pytest.mark.parametrize("slow", [0.9, 0.97])
+def test_hands_that_move_slowly_know_nothing_that_the_log_does_not_hold(slow: float, delay: int) -> None:
+    assert not advice_of(tank_rows(50, runs=120, delay=delay, slow=slow)).hidden
+
+
+@pytest.mark.parametrize("name", [name for name in CLEAN if "not logged" not in name])
+def test_nobody_is_said_to_know_more_where_everything_is_logged(name: str) -> None:
+    found = advise(CLEAN[name]().log())
+    assert found is None or not found.hidden
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -45,15 +45,26 @@ class Rows:
         return EpisodeLog.build(columns, info=info, lenient=lenient)
 
 
-def tank_rows(seed: int = 0, runs: int = 80, *, delay: int = 0, hide: tuple[int, ...] = ()) -> Rows:
-    """The plant of the demo; what the operators set arrives `delay` minutes later, columns may be hidden."""
+def tank_rows(
+    seed: int = 0, runs: int = 80, *, delay: int = 0, hide: tuple[int, ...] = (), slow: float = 0.0
+) -> Rows:
+    """The plant of the demo; what the operators set arrives `delay` minutes later, columns may be hidden.
+
+    Where their hands are `slow`, so much of what they do by chance goes on from one minute to the next.
+    """
     draws = np.random.default_rng(seed)
     readings = tank.start(runs, draws)
     on_duty = np.arange(runs) % len(tank.OPERATORS)
     waiting = [tank.OPERATORS[0].meant(readings)] * delay
+    chance = np.zeros((runs, 2))
     obs, actions, rewards = [], [], []
     for _ in range(tank.MINUTES):
-        everybody = np.stack([operator.set_by_hand(readings, draws) for operator in tank.OPERATORS])
+        if slow:
+            chance = slow * chance + np.sqrt(1.0 - slow**2) * draws.normal(0.0, 15.0, chance.shape)
+            meant = np.stack([operator.meant(readings) for operator in tank.OPERATORS])
+            everybody = np.clip(meant + chance, 0.0, 100.0)
+        else:
+            everybody = np.stack([operator.set_by_hand(readings, draws) for operator in tank.OPERATORS])
         settings = everybody[on_duty, np.arange(runs)]
         waiting.append(settings)
         obs.append(readings)

@@ -21,10 +21,12 @@ from rl_training.data.log_sample import (
     LogSample,
     curved,
     held_out_residuals,
+    interacting,
     lagged,
     sample_log,
     standardised,
     unexplained,
+    without_outliers,
 )
 
 LAGS = (0, 1, 2, 4, 8)
@@ -42,12 +44,18 @@ _MUCH = 0.7
 _SURE = 6.0
 """Standard errors by which an effect must differ from nothing."""
 
-_LASTING, _SHARE = 0.5, 0.02
-"""Something unseen lasts where what is not foreseen in a row goes together with the same in the row before
-at least so much, and is no smaller part of the change."""
+_LASTING, _SHARE = 0.15, (0.02, 0.9)
+"""Something unseen lasts where what is not foreseen in the last rows foretells what is not in this one, with
+at least such a correlation, and is neither a trifle of the change nor all of it, as of pure noise."""
 
-_REACTS = 6.0
-"""Standard errors by which the actions must go together with it."""
+_RECENT, _SUMMED = 5, 3
+"""Actions of so many rows that what is unseen may act through; rows over which it is summed."""
+
+_MOST_INPUTS = 40
+"""Columns of which every two are multiplied at most; a wider log is not asked whether operators know more."""
+
+_BEYOND_CHANCE = 2.4
+"""Standard errors beyond the largest of as many numbers that are nothing."""
 
 
 @dataclass(frozen=True)
@@ -160,31 +168,55 @@ def _left_over(sample: LogSample, rows: IntArray, change: Float64) -> Float64:
 def _operators_know_more(sample: LogSample, rows: IntArray, change: Float64) -> bool:
     """Whether something unseen lasts from row to row, and the actions answer to it.
 
-    What remains of a change after the present row and all actions is noise where everything is measured,
-    dead times or not. Where it lasts, something is missing; where the next action depends on it, beyond what
-    the row shows, whoever acted saw what is missing.
+    What remains of a change after the present row and all actions is noise where everything is measured.
+    Where it lasts, alone or through the actions (a full tank warms slowly), something is missing. Where the
+    next action depends on it, beyond what the row, the actions before and the operators' own habits show,
+    whoever acted saw what is missing. A hand that moves slowly is a habit: it knows nothing of what remains.
     """
-    left = _left_over(sample, rows, change)
-    follows = np.flatnonzero(
-        (rows[1:] == rows[:-1] + 1) & (sample.piece[rows[1:]] == sample.piece[rows[:-1]])
-    )
-    if len(follows) < _ENOUGH_ROWS // 2:
+    count = sample.obs.shape[1] + _RECENT * sample.actions.shape[1]
+    if count > _MOST_INPUTS:
         return False
-    before, after = left[follows], left[follows + 1]
-    lasting = (before * after).mean(axis=0) / np.maximum(before.std(axis=0) * after.std(axis=0), 1e-12)
+    lags, pieces = range(1, LAGS[-1] + 1), sample.piece
+    both = interacting(np.hstack([sample.obs[rows], lagged(sample.actions, rows, range(_RECENT))]))
+    earlier = lagged(sample.actions, rows, range(_RECENT, LAGS[-1] + 1))
+    left = held_out_residuals(np.hstack([both, earlier]), change, pieces[rows])
+    place = np.full(len(sample), -1)
+    place[rows] = np.arange(len(rows))
+    now = rows[np.all([place[rows - back] >= 0 for back in range(1, _SUMMED + 1)], axis=0)]
+    if len(now) < _ENOUGH_ROWS // 2:
+        return False
+
+    def through(back: int) -> Float64:
+        acted = without_outliers(lagged(sample.actions, now - back, range(_RECENT)))
+        return np.hstack([np.ones((len(now), 1)), acted])[:, None, :]
+
+    unseen = np.zeros(1)
+    for back in range(1, _SUMMED + 1):
+        unseen = unseen + without_outliers(left[place[now - back]])[:, :, None] * through(back)
+    foretold = (unseen * through(0)).reshape(len(now), -1)
+    remains = standardised(without_outliers(left[place[now]]))
+    found = (standardised(foretold).reshape(unseen.shape) * remains[:, :, None]).mean(axis=0).max(axis=1)
     share = left.var(axis=0) / np.maximum(change.var(axis=0), 1e-12)
-    unseen = (lasting > _LASTING) & (share > _SHARE) & (share < 1.0)
-    if not unseen.any():
+    lasting = (found > _LASTING) & (share > _SHARE[0]) & (share < _SHARE[1])
+    if not lasting.any():
         return False
-    now = rows[follows + 1]
-    known = np.hstack([curved(sample.obs[now]), lagged(sample.actions, now, range(1, LAGS[-1] + 1))])
-    acted, missing = (
-        # rows that stand out must not decide
-        standardised(np.clip(standardised(held_out_residuals(known, values, sample.piece[now])), -3.0, 3.0))
-        for values in (sample.actions[now], before[:, unseen])
+    whole = sample.rows(0, 0)
+    habits = np.zeros_like(sample.actions)
+    habits[whole] = held_out_residuals(
+        curved(sample.obs[whole]), standardised(sample.actions[whole]), pieces[whole]
     )
-    together = np.abs(acted.T @ missing) / np.sqrt(len(now))
-    return bool(together.max() > _REACTS)
+    before = lagged(sample.actions, now, range(1, _RECENT))
+    known = np.hstack([interacting(np.hstack([sample.obs[now], before])), lagged(sample.actions, now, lags)])
+    known = np.hstack([known, lagged(habits, now, lags)])
+    acted, missing = (
+        without_outliers(held_out_residuals(known, standardised(values), pieces[now]))
+        for values in (sample.actions[now], unseen[:, lasting].reshape(len(now), -1))
+    )
+    together = (acted[:, :, None] * missing[:, None, :]).reshape(len(now), -1)
+    # rows of one piece go together: only whole pieces are independent of each other
+    sums = np.add.reduceat(together, np.flatnonzero(np.diff(pieces[now], prepend=-1)), axis=0)
+    sure = np.abs(sums.sum(axis=0)) / np.maximum(np.sqrt((sums**2).sum(axis=0)), 1e-12)
+    return bool(sure.max() > np.sqrt(2.0 * np.log(len(sure))) + _BEYOND_CHANCE)
 
 
 def _states_matter(sample: LogSample, rows: IntArray, change: Float64, by_column: dict[int, Float64]) -> bool:

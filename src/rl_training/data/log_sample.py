@@ -107,10 +107,26 @@ def standardised(values: Float64) -> Float64:
 def curved(values: Float64) -> Float64:
     """The columns, their squares, and bent sums of them, so that a linear fit follows curves."""
     normal = standardised(values)
+    return np.hstack([normal, normal**2, _bent_sums(normal, _RANDOM_FEATURES)])
+
+
+def interacting(values: Float64) -> Float64:
+    """The same, closer: the products of every two columns, and more bent sums."""
+    normal = standardised(values)
+    one, other = np.triu_indices(normal.shape[1])
+    return np.hstack([normal, normal[:, one] * normal[:, other], _bent_sums(normal, 3 * _RANDOM_FEATURES)])
+
+
+def _bent_sums(normal: Float64, count: int) -> Float64:
     draws = np.random.default_rng(0)
-    directions = draws.normal(size=(normal.shape[1], _RANDOM_FEATURES)) / np.sqrt(normal.shape[1])
-    bent = np.maximum(normal @ directions + draws.normal(size=_RANDOM_FEATURES), 0.0)
-    return np.hstack([normal, normal**2, bent])
+    directions = draws.normal(size=(normal.shape[1], count)) / np.sqrt(normal.shape[1])
+    bent: Float64 = np.maximum(normal @ directions + draws.normal(size=count), 0.0)
+    return bent
+
+
+def without_outliers(values: Float64) -> Float64:
+    """Standardised columns in which rows that stand out do not decide."""
+    return np.clip(standardised(values), -3.0, 3.0)
 
 
 def held_out_residuals(inputs: Float64, targets: Float64, groups: Array) -> Float64:
