@@ -329,17 +329,17 @@ def test_a_dial_is_left_where_it_is_recommended_and_nowhere_else() -> None:
 def test_minutes_that_are_too_few_are_told_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four trainings: LION's 4,250 updates at 0.03 s are 128 s, three times 1,000 of the others 90."""
-    monkeypatch.setattr(search, "seconds_per_update", lambda *_: 0.03)
-    monkeypatch.setattr(portfolio_module, "seconds_per_update", lambda *_: 0.03)
+    """Four trainings: LION's 4,250 updates at 0.01 s are 42 s, three times 1,000 of the others 30."""
+    monkeypatch.setattr(search, "seconds_per_update", lambda *_: 0.01)
+    monkeypatch.setattr(portfolio_module, "seconds_per_update", lambda *_: 0.01)
     told: list[str] = []
     spaces, silent = Spaces(2, (0.0,), (100.0,)), (lambda *_: None)
     for minutes, expected in (
         (
-            2.0,
-            ["4 trainings, about 3.6 minutes", "Less than that cannot be tried, so 2 minutes are too few."],
+            1.0,
+            ["4 trainings, about 1.2 minutes", "Less than that is not worth judging: it will be more than 1"],
         ),
-        (4.0, ["4 trainings, about 3.6 minutes"]),
+        (4.0, ["4 trainings, about 2.4 minutes"]),
     ):
         told.clear()
         config, place = search.AutoConfig(minutes=minutes), {"dataset_path": "log.csv"}

@@ -44,6 +44,7 @@ from rl_training.recommend.choice import Choice, choose, confirmed, what_to_log
 from rl_training.recommend.portfolio import (
     DIALS,
     LIMITS,
+    TRAINING_SHARE,
     Common,
     Recipe,
     affordable,
@@ -357,8 +358,10 @@ class Search:
         self.say(
             f"{len(updates)} trainings, about {needed / 60:.1f} minutes of processor time; then the judge."
         )
-        if needed > self.config.minutes * 60.0:
-            self.say(f"Less than that cannot be tried, so {self.config.minutes:g} minutes are too few.")
+        if needed > 1.1 * TRAINING_SHARE * self.config.minutes * 60.0:
+            self.say(
+                f"Less than that is not worth judging: it will be more than {self.config.minutes:g} in all."
+            )
         write_json_atomic(file, {"facts": facts, "updates": updates})
         return updates
 
