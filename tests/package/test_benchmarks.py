@@ -122,6 +122,12 @@ STARTS = {
     "judge/public_plants.py": Start(
         "--environment {simulators} --logs out --plants four-tanks --runs 2", "| four-tanks | (stiff) | -"
     ),
+    "judge/industrial_sets.py": Start(
+        "--environment {simulators} --out out --sets mediocre-0.4 --episodes 40 --length 12 --history 2 "
+        "--set model_updates=2 --set behavior_updates=2 --set total_timesteps=5 --set horizon=2 "
+        "--set hidden_sizes=[4] --settings {judge}",
+        "\n| mediocre-0.4 | -100.0, -100.0 | ",
+    ),
     "judge/selection.py": Start(f"{TRUTH} --seed 0", "| judge's first choice |"),
     "judge/d3rlpy_fqe.py": Start("--help", "--ours"),
     "judge/dope.py": Start(
@@ -182,6 +188,18 @@ CORL_SCRIPT = """
             score = 100 * env.get_normalized_score(-7.0)
             wandb.log({"eval/d4rl_normalized_score": score, "d4rl_normalized_score": score}, step=step)
 """
+INDUSTRIAL = """
+    import numpy as np
+
+    class IDS:
+        def __init__(self, p, inital_seed=None):
+            names = ("p", "v", "g", "h", "f", "c", "cost", "reward")
+            self.state = dict.fromkeys(names, 50.0) | {"o": np.zeros(10)}
+
+        def step(self, action):
+            self.state["v"] += action[0]
+            self.state["reward"] = -100.0 / sum(0.97**step for step in range(100)) * 100.0
+"""
 
 
 @pytest.fixture(scope="module")
@@ -217,9 +235,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     ):
         (root / f"{name}.pkl").write_bytes(pickle.dumps(values))
     environment = root / "simulators"
-    for folder in ("bin", "pcgym"):
+    for folder in ("bin", "pcgym", "industrial_benchmark_python"):
         (environment / folder).mkdir(parents=True)
     (environment / "pcgym" / "model_classes.py").write_text(textwrap.dedent(FOUR_TANKS))
+    (environment / "industrial_benchmark_python" / "IDS.py").write_text(textwrap.dedent(INDUSTRIAL))
     python = environment / "bin" / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={environment} exec {sys.executable} "$@"\n')
     python.chmod(0o755)

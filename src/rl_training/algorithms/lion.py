@@ -55,10 +55,10 @@ class LIONConfig(LearnerConfig):
     """Keywords of LION."""
 
     learning_rate: float = setting(1e-3, "Adam step size of every network", gt=0)
-    model_updates: int = setting(3000, "updates of the first stage, which fits the model", ge=1)
-    behavior_updates: int = setting(1000, "updates of the second stage, which imitates the log", ge=1)
+    model_updates: int = setting(2000, "updates of the first stage, which fits the model", ge=1)
+    behavior_updates: int = setting(2000, "updates of the second stage, which imitates the log", ge=1)
     policy_updates: int = setting(
-        1000, "updates of the third stage over which its learning rate falls to a twentieth", ge=1
+        300, "updates of the third stage over which its learning rate falls to a twentieth", ge=1
     )
     horizon: int = setting(60, "steps that are imagined", ge=1, most=MAX_SAMPLES)
     rollouts: int = setting(
