@@ -19,7 +19,7 @@ from rl_training.config.limits import Limit
 from rl_training.core.errors import ConfigError, DataError, RunFailed
 from rl_training.core.spaces import FloatArray, Spaces
 from rl_training.data import DataInfo, TransitionDataset
-from rl_training.data.splits import split_episodes
+from rl_training.data.splits import episode_values, split_episodes
 from rl_training.judging.candidates import sentence_of_dial
 from rl_training.judging.verdict import (
     ActionComparison,
@@ -519,6 +519,22 @@ def test_every_operator_has_enough_episodes_for_the_judge(tmp_path: Path) -> Non
     assert looked(dataset.with_columns({"operators": acted})) == 10 / 30
     rare = (torch.arange(6000) // 50 < 19).float()
     assert looked(dataset.with_columns({"operators": rare})) == 0.2, "half of 19 would not be enough either"
+
+
+def test_of_whole_days_so_many_are_held_out_that_every_operator_can_be_judged(tmp_path: Path) -> None:
+    """Twelve days of ten episodes; Ben acts twice a day, but on the first two all day long."""
+    dataset, silent = plant_log(6000), (lambda *_: None)
+    episodes = np.arange(6000) // 50
+    days = torch.from_numpy(episodes // 10).float()
+    acted = torch.from_numpy((episodes % 10 < 2) | (episodes < 20)).float()
+    whole = dataset.with_columns({"operators": acted, "days": days})
+    spaces, config = Spaces(2, (0.0,), (100.0,)), search.AutoConfig(seed=0)
+    share = search.Search(tmp_path, config, whole, spaces, {}, (), silent, silent).held_out
+    for tried, enough in ((0.25, False), (share, True)):
+        _, held = split_episodes(whole, tried, 0)
+        who = episode_values(held, "operators")
+        assert who is not None and (int((who == 1).sum()) >= 10) is enough, tried
+    assert 0.25 < share <= 0.5
 
 
 def test_the_judge_sees_the_episodes_that_no_training_sees_and_then_other_resamples(

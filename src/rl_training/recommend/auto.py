@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -71,6 +72,7 @@ SECOND_LOOK = 2
 """Times as many resamples as the first one takes: with few, luck decides how wide its interval is."""
 JUDGED_TOGETHER = 4
 """Candidates that one processor of a cluster judges; all of them see the same resamples."""
+MOST_HELD_OUT, HELD_OUT_STEP = 0.5, 0.03
 FEWEST = 2 * FEWEST_EPISODES
 """Episodes: as many to learn from, as to choose by."""
 
@@ -291,13 +293,22 @@ class Search:
     on_progress: OnProgress
     ray: str | None = None
 
-    @property
+    @cached_property
     def held_out(self) -> float:
         """The share that only the judge sees: enough for it also of a short log, and of every operator."""
-        needed = [FEWEST_EPISODES / self.episodes]
-        if (who := episode_values(self.whole, "operators")) is not None:
-            needed += [FEWEST_STINTS / count for count in np.unique(who, return_counts=True)[1]]
-        return max(self.config.held_out, *(share for share in needed if share <= 0.5))
+        needed, who = [FEWEST_EPISODES / self.episodes], episode_values(self.whole, "operators")
+        codes, counts = np.unique([] if who is None else who, return_counts=True)
+        needed += [FEWEST_STINTS / count for count in counts]
+        share = max([self.config.held_out, *(each for each in needed if each <= MOST_HELD_OUT)])
+        valued = [code for code, count in zip(codes, counts, strict=True) if count >= 2 * FEWEST_STINTS]
+        # Whole days that are held out may hold less of somebody than that share.
+        tried = np.arange(share, MOST_HELD_OUT + 1e-9, HELD_OUT_STEP).tolist() if valued else []
+        return next((each for each in tried if self.holds_out(each, valued)), share)
+
+    def holds_out(self, share: float, operators: Sequence[float]) -> bool:
+        """Whether the judge would see enough episodes of each of these."""
+        who = episode_values(split_episodes(self.whole, share, self.config.seed)[1], "operators")
+        return who is not None and all((who == each).sum() >= FEWEST_STINTS for each in operators)
 
     @property
     def episodes(self) -> int:
