@@ -56,7 +56,7 @@ def light_part(*arguments: Any) -> Any:
 
 def small_auto(arguments: list[str]) -> int:
     """The command with short trainings and judgements; runs in a process of its own."""
-    portfolio.CONTINUOUS, portfolio.BRIEF = RECIPES, {}
+    portfolio.CONTINUOUS = RECIPES
     auto.judge_part = light_part
     auto.run_judge.judge = partial(JUDGE, **LIGHT)
     return command_line(arguments)

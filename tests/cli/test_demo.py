@@ -100,7 +100,6 @@ def test_the_whole_story_in_small(
     stages = {"model_updates": 20, "behavior_updates": 20, "policy_updates": 2, "horizon": 3}
     recipes = (Recipe("bc", "bc", {}, updates=20), Recipe("lion", "lion", stages, updates=42))
     monkeypatch.setattr(portfolio_module, "CONTINUOUS", recipes)
-    monkeypatch.setattr(portfolio_module, "BRIEF", {})
     monkeypatch.setattr(story_module, "RUNS", 120)
     assert main(["demo", "-o", str(tmp_path), "--seed", "2"]) == 0
     told = capsys.readouterr().out

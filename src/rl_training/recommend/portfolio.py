@@ -63,20 +63,18 @@ class Recipe:
         return replace(self, settings=settings, updates=sum(stages.values()), stages=stages)
 
 
-BRIEF_STAGES = {"model_updates": 2_000, "behavior_updates": 2_000, "policy_updates": 250}
-"""What imitates badly is bad at every dial, and to imitate costs a hundredth of a search in the model."""
-STAGES = {name: int(LIONConfig.model_fields[name].default) for name in BRIEF_STAGES}
-LION = Recipe("lion", "lion", {})
+STAGES = {
+    name: int(LIONConfig.model_fields[name].default)
+    for name in ("model_updates", "behavior_updates", "policy_updates")
+}
 CONTINUOUS = (
     Recipe("bc", "bc", {}, spare=True),  # LION at dial 0 is the same
-    LION.at_length(STAGES),
+    Recipe("lion", "lion", {}).at_length(STAGES),
     Recipe("td3_bc", "td3_bc", {"alpha": 2.5}),
     Recipe("td3_bc-bold", "td3_bc", {"alpha": 40.0}),
     Recipe("iql", "iql", {"beta": 3.0}),
     Recipe("iql-bold", "iql", {"beta": 10.0, "expectile": 0.9}, spare=True),
 )
-BRIEF = {"lion": LION.at_length(BRIEF_STAGES)}
-"""What takes the place of a recipe where minutes are few."""
 WITH_CHOICES = (
     Recipe("bc", "bc", {}),
     Recipe("iql", "iql", {"beta": 3.0}),
@@ -104,7 +102,7 @@ def portfolio(
     recipes = list(WITH_CHOICES if any(spaces.choices) else CONTINUOUS)
     brief = minutes < FEW_MINUTES
     if brief:
-        recipes = [BRIEF.get(each.name, each) for each in recipes if not each.spare]
+        recipes = [each for each in recipes if not each.spare]
     if whole is not None and limits:
         minding = minding_costs(recipes, whole, limits)
         if len(whole.cost_names) == 1 and not any(spaces.choices):
