@@ -118,10 +118,10 @@ def test_the_further_a_policy_leads_out_of_the_log_the_less_it_earns_in_the_rank
 ) -> None:
     for each in judged.policies:
         outside = each.checks["rollout_coverage"].numbers["share_outside"]
-        doubt = min(max((outside - 0.4) / 0.4, 0.0), 0.9)
-        both = weighted(each.estimates["fqe"], each.estimates["model"])
-        worst = 10.0 * float(np.percentile(log.rewards.numpy(), 1.0))  # the horizon of 0.9 is 10 steps
-        assert each.score == pytest.approx((1.0 - doubt) * both + doubt * worst, rel=1e-6)
+        doubt = min(max((outside - 0.4) / 0.4, 0.0), 1.0)
+        fitted, model = each.estimates["fqe"], each.estimates["model"]
+        lower = min(fitted.value, model.value)
+        assert each.score == pytest.approx((1.0 - doubt) * weighted(fitted, model) + doubt * lower, rel=1e-6)
     good, _, far = judged.policies
     assert far.verdict == "refused" and far.checks["rollout_coverage"].numbers["share_outside"] > 0.5
     assert good.verdict == "better" and good.checks["rollout_coverage"].numbers["share_outside"] > 0.0
@@ -130,16 +130,15 @@ def test_the_further_a_policy_leads_out_of_the_log_the_less_it_earns_in_the_rank
     assert alone.score == alone.low
 
 
-def test_policies_that_all_leave_the_log_are_told_apart_all_the_same() -> None:
-    """All rollouts outside of it: nine tenths of the way to the worst, which is 0 here."""
-    data = SimpleNamespace(worst_value=0.0)
-    score_of = judge_policies.PolicyJudge.score_of
-    check = {"rollout_coverage": Check("refused", "far", {"share_outside": 1.0})}
-    found = [
-        score_of(SimpleNamespace(log=data), Interval(value), Interval(value + 2.0), check)  # type: ignore[arg-type]
-        for value in (4.0, 9.0)
-    ]
-    assert found == pytest.approx([0.5, 1.0])
+@pytest.mark.parametrize(("outside", "score"), [(0.0, 8.0), (0.4, 8.0), (0.6, 6.0), (0.8, 4.0), (1.0, 4.0)])
+def test_who_leaves_the_log_is_worth_the_lower_of_both_methods(outside: float, score: float) -> None:
+    """Together they say 8, the narrow one 9 and the wide one 4."""
+    data = SimpleNamespace(worst_value=-100.0)
+    check = {"rollout_coverage": Check("passed", "far", {"share_outside": outside})}
+    narrow, wide = Interval(9.0, 8.5, 9.5), Interval(4.0, 2.0, 6.0)
+    for first, second in ((narrow, wide), (wide, narrow)):
+        found = judge_policies.PolicyJudge.score_of(SimpleNamespace(log=data), first, second, check)  # type: ignore[arg-type]
+        assert found == pytest.approx(score)
 
 
 def test_the_worst_value_is_that_of_the_lowest_rewards() -> None:

@@ -79,11 +79,8 @@ FAILED, COUNTS = "the policy failed a check", "it acts by what an episode has co
 """Why nothing is said of a policy's limits."""
 
 TRUSTED, LOST = 0.4, 0.8
-"""Shares outside the log along rollouts: up to the first a score is what both methods say, from about the
-second on hardly more than the worst value of the log."""
-
-MOST_DOUBT = 0.9
-"""Where the model leads every policy out of the log, what both methods say still tells them apart."""
+"""Shares outside the log along rollouts: up to the first a score is what both methods say, from the second on
+the lower of the two."""
 
 Policies = Mapping[str, Predicts] | Sequence[Predicts] | Predicts
 
@@ -569,20 +566,18 @@ class PolicyJudge:
         return combined(own, model, together=together), combined(difference, apart, together=together)
 
     def score_of(self, fitted: Interval, model: Interval | None, found: Mapping[str, Check]) -> float:
-        """What both methods say together, drawn towards the worst the further a policy leads out of the log.
+        """What both methods say together; the further a policy leads out of the log, the lower of the two.
 
-        Policies that leave the log are overrated by every method that learns from it, so the unknown is taken
-        to be as bad as anything known (Kidambi et al. 2020, arXiv:2005.05951). Without a model of where a
-        policy leads, the lower end of its interval.
+        Policies that leave the log are overrated by what learns from it, and seldom by both methods alike:
+        the unknown is taken to be as bad as either says it is. Without a model of where a policy leads, the
+        lower end of its interval.
         """
         if model is None:
             return self.log.worst_value if fitted.low is None else fitted.low
         outside = found["rollout_coverage"].numbers["share_outside"]
-        doubt = float(np.clip((outside - TRUSTED) / (LOST - TRUSTED), 0.0, MOST_DOUBT))
-        both = weighted(fitted, model)
-        if not np.isfinite(both):
-            return self.log.worst_value
-        return (1.0 - doubt) * both + doubt * self.log.worst_value
+        doubt = float(np.clip((outside - TRUSTED) / (LOST - TRUSTED), 0.0, 1.0))
+        score = (1.0 - doubt) * weighted(fitted, model) + doubt * min(fitted.value, model.value)
+        return score if np.isfinite(score) else self.log.worst_value
 
 
 def _bound(value: float | None) -> float:
