@@ -192,6 +192,10 @@ class Series:
                 yield f'<circle class="dot {self.style}" {place}><title>{told}</title></circle>'
 
 
+DASHES = '<path class="level" d="M1 5H23"/>'
+"""The key of a level."""
+
+
 @dataclass(frozen=True)
 class Level:
     """A value to compare with, drawn as a dashed line across the chart."""
@@ -234,8 +238,7 @@ class Chart(Figure):
     """heights from 0 to 1 in equal steps along the horizontal axis, shaded behind the lines"""
 
     def legend(self) -> list[tuple[str, str]]:
-        dashes = '<path class="level" d="M1 5H23"/>'
-        return [(s.label, s.key) for s in self.series] + [(level.label, dashes) for level in self.levels]
+        return [(s.label, s.key) for s in self.series] + [(level.label, DASHES) for level in self.levels]
 
     def frame(self, size: str) -> Frame:
         lines = [line for each in self.series for line in (each.line, *each.single)]
@@ -335,7 +338,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Intervals(Figure):
-    """Estimates below each other on one axis, over the band of what they are compared with."""
+    """Estimates below each other on one axis, over the band, or the level, that they are compared with."""
 
     title: str
     x_label: str
@@ -345,7 +348,8 @@ class Intervals(Figure):
     note: str = ""
 
     def legend(self) -> list[tuple[str, str]]:
-        return [(self.band_label, '<rect class="band c0" x="1" y="0" width="22" height="10"/>')]
+        key = '<rect class="band c0" x="1" y="0" width="22" height="10"/>'
+        return [(self.band_label, key if self.band[0] < self.band[1] else DASHES)]
 
     def frame(self, size: str) -> Frame:
         # What has bounds decides the axis: a weighted sum without any may be anywhere.
@@ -355,8 +359,11 @@ class Intervals(Figure):
 
     def drawn(self, frame: Frame) -> Iterable[str]:
         first, last = map(frame.x, self.band)
-        size = f'width="{max(1.0, last - first):.1f}" height="{frame.base - TOP}"'
-        yield f'<rect class="band c0" x="{first:.1f}" y="{TOP}" {size}/>'
+        if first < last:
+            size = f'width="{max(1.0, last - first):.1f}" height="{frame.base - TOP}"'
+            yield f'<rect class="band c0" x="{first:.1f}" y="{TOP}" {size}/>'
+        else:
+            yield f'<path class="level" d="M{first:.1f} {TOP}V{frame.base}"/>'
         yield from frame.x_axis(self.x_label, 5, grid=True)
         for row, bar in enumerate(self.bars):
             yield from bar.drawn(frame, row)
