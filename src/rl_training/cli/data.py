@@ -15,6 +15,7 @@ from rl_training.cli.options import (
     MinariRootOption,
     QuietOption,
     examples,
+    parse_bounds,
     parse_env_kwargs,
     print_json,
     print_table,
@@ -137,7 +138,9 @@ def inspect(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # they are part of the report
         log = read_location(place, exact=True, lenient=True, fields=fields)
-    spaces = _stated_spaces(log, env_id, action_low, action_high) or _named_spaces(log.info.env_id)
+    spaces = _stated_spaces(log, env_id, *parse_bounds(action_low, action_high)) or _named_spaces(
+        log.info.env_id
+    )
     limits = TableFields.build({"limits": fields.get("limits", {})}).stated_limits
     found = inspect_log(log_with_signals(log, lenient=True), spaces, limits)
     if as_json:
@@ -246,7 +249,7 @@ def convert(
     _refuse_root(minari_root, place, goal)
     _refuse_existing(goal.path if goal.dataset_id is None else None, overwrite)
     log = conversion.read_location(place, exact=True, fields=fields)
-    spaces = _stated_spaces(log, env_id, action_low, action_high)
+    spaces = _stated_spaces(log, env_id, *parse_bounds(action_low, action_high))
     log = conversion.with_facts(log, spaces=spaces, env_id=env_id)
     conversion.write_location(log, goal)
     typer.echo(f"{goal}: {len(log)} rows, {int(log.ends.sum())} episodes")

@@ -18,6 +18,7 @@ from rl_training.cli.options import (
     QuietOption,
     SeedOption,
     given,
+    parse_bounds,
     print_table,
     with_column_options,
 )
@@ -254,7 +255,8 @@ def auto(
     if not fields.get("columns"):
         fields = {**fields, **agreed_mapping(data, fields)}
     columns = fields.pop("columns", None)
-    bounds = given(action_low=action_low, action_high=action_high)
+    low, high = parse_bounds(action_low, action_high)
+    bounds = given(action_low=low, action_high=high)
     say = (lambda sentence: None) if quiet else (lambda sentence: typer.echo(sentence, err=True))
     with Stages(quiet) as stages:
         found = search(

@@ -110,10 +110,12 @@ MinariRootOption = Annotated[
     Path | None, typer.Option("--minari-root", help="Directory of Minari datasets (default: Minari's own).")
 ]
 LowOption = Annotated[
-    list[float] | None, typer.Option("--action-low", help="Lower bound; once, or once per action.")
+    list[str] | None,
+    typer.Option("--action-low", metavar="NUMBERS", help="Lower bound: 0, or one per action as 0,-1."),
 ]
 HighOption = Annotated[
-    list[float] | None, typer.Option("--action-high", help="Upper bound; once, or once per action.")
+    list[str] | None,
+    typer.Option("--action-high", metavar="NUMBERS", help="Upper bound: 1, or one per action as 1,50."),
 ]
 ChangesOption = Annotated[
     list[str] | None,
@@ -134,6 +136,22 @@ def given(**options: object) -> dict[str, object]:
         for name, value in options.items()
         if value is not None
     }
+
+
+def parse_bounds(
+    low: list[str] | None, high: list[str] | None
+) -> tuple[list[float] | None, list[float] | None]:
+    """What `--action-low` and `--action-high` name, once for all actions or for each: `0,-1`, or twice."""
+    found: list[list[float] | None] = []
+    for option, texts in (("--action-low", low), ("--action-high", high)):
+        try:
+            found.append(
+                None if texts is None else [float(each) for text in texts for each in text.split(",")]
+            )
+        except ValueError:
+            told = " ".join(texts or ())
+            raise ConfigError(f"{option} must be numbers such as 0 or 0,-1, got {told!r}") from None
+    return found[0], found[1]
 
 
 def parse_seeds(text: str | None) -> list[int] | None:

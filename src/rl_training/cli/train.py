@@ -25,6 +25,7 @@ from rl_training.cli.options import (
     SeedsOption,
     WrapperOption,
     given,
+    parse_bounds,
     parse_env_kwargs,
     parse_seeds,
     print_table,
@@ -196,12 +197,13 @@ def train(
         env_id=env_id,
         total_timesteps=steps,
     )
+    bounds = parse_bounds(action_low, action_high)
     chosen = config_from_options(
         config,
         run,
         data=data,
         minari_root=minari_root,
-        fields={**fields, **given(action_low=action_low, action_high=action_high)},
+        fields={**fields, **given(action_low=bounds[0], action_high=bounds[1])},
         env_kwargs=parse_env_kwargs(env_kwargs),
         changes=changes or (),
     )
