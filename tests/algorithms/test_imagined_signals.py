@@ -12,8 +12,7 @@ from torch import Tensor
 import learner_checks as checks
 import rl_training
 from rl_training.algorithms import LION, MOPO
-from rl_training.algorithms.dynamics import ModelLearner, column_errors
-from rl_training.algorithms.imagined import ImaginedSignals
+from rl_training.algorithms.dynamics import ImaginedSignals, ModelLearner, column_errors
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.run import TrainConfig
 from rl_training.core.errors import ConfigError, DataError
