@@ -73,7 +73,7 @@ class _Switch:
         self.changed = threading.Condition()
         self.library: Library = "mkl"
         self.inside = 0
-        self.before = "none"
+        self.before = "none"  # torch's own word for following what is set for all of it
         self.thread = threading.local()
 
     def enter(self, library: Library) -> None:
@@ -84,8 +84,8 @@ class _Switch:
         with self.entrance, self.changed:
             self.changed.wait_for(lambda: not self.inside or self.library == library)
             if not self.inside:
-                self.before = _get_precision()
-                _set_precision("bf16" if library == "onednn" else "ieee")
+                self.before = _ONEDNN.matmul.fp32_precision
+                _ONEDNN.matmul.fp32_precision = "bf16" if library == "onednn" else "ieee"
                 self.library = library
             self.inside += 1
 
@@ -93,7 +93,7 @@ class _Switch:
         with self.changed:
             self.inside -= 1
             if not self.inside:
-                _set_precision(self.before)
+                _ONEDNN.matmul.fp32_precision = self.before
                 self.changed.notify_all()
 
 
@@ -116,15 +116,6 @@ def computed_by(library: Library) -> Iterator[None]:
     finally:
         _switch.thread.inside = False
         _switch.leave()
-
-
-def _get_precision() -> str:
-    """torch's own word for it; `none` follows what is set for all of torch."""
-    return str(_ONEDNN.matmul.fp32_precision)
-
-
-def _set_precision(word: str) -> None:
-    _ONEDNN.matmul.fp32_precision = word
 
 
 # ---- the choice

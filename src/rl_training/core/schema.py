@@ -130,7 +130,8 @@ def _converted(value: object, hint: Any) -> Any:
     inner = _inner(hint)
     if inner is not None and isinstance(value, Mapping):
         return _build(inner, value)
-    if not (isinstance(value, list) and _takes_tuple(hint)):
+    takes_tuple = any(get_origin(part) is tuple for part in (hint, *get_args(hint)))
+    if not (isinstance(value, list) and takes_tuple):
         return value
     (one,) = {*get_args(hint)} - {...} if get_origin(hint) is tuple else {None}
     return tuple(_build(one, each) for each in value) if is_dataclass(one) else tuple(value)
@@ -141,10 +142,6 @@ def _inner(hint: Any) -> Any:
     if get_origin(hint) is tuple:
         return None
     return next((part for part in (hint, *get_args(hint)) if is_dataclass(part)), None)
-
-
-def _takes_tuple(hint: Any) -> bool:
-    return any(get_origin(part) is tuple for part in (hint, *get_args(hint)))
 
 
 @cache

@@ -329,7 +329,8 @@ def split_formulas(
             plain[each.role] = None
         else:
             del fields[each.name]
-    entries = [entry for given in columns.observations for entry in _entries(given, names)]
+    listed = ([given] if given in names else split_list(given) for given in columns.observations)
+    entries = [entry for each in listed for entry in each]
     signals = None
     if any(is_formula(entry, names) for entry in entries):
         signals = _program(entries, names, actions, source)
@@ -344,11 +345,6 @@ def cost_expression(name: str, text: str, names: Sequence[str], actions: Sequenc
     if text in names:
         return Expression(text, Column(text))
     return one_expression(f"cost {name}", text, names, actions)
-
-
-def _entries(text: str, names: Sequence[str]) -> list[str]:
-    """One text may hold a whole list."""
-    return [text] if text in names else split_list(text)
 
 
 def one_expression(what: str, text: str, names: Sequence[str], actions: Sequence[str]) -> Expression:

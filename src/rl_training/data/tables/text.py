@@ -51,7 +51,8 @@ class Dialect:
 
 def detect_dialect(path: Path, fields: TableFields) -> Dialect:
     """Look at the first lines of a file; what the config states is not guessed."""
-    sample = _first_bytes(path)
+    with _open_text(path) as stream:
+        sample = bytes(stream.read(_SAMPLE_BYTES))
     encoding = fields.csv_encoding or _encoding_of(sample)
     try:
         text = sample.decode(encoding, errors="ignore" if len(sample) == _SAMPLE_BYTES else "strict")
@@ -120,18 +121,13 @@ def dialect_and_lines(path: Path, like: Dialect | None, fields: TableFields) -> 
     dialect, lines, last = None, 0, b""
     with _open_text(path) as stream:
         while piece := stream.read(1 << 20):
-            if dialect is None and like is not None and _continues(piece, like):
-                dialect = like
+            if dialect is None and like is not None and like.has_names:
+                dialect = like if piece.startswith(like.header + b"\n") else None
             lines += piece.count(b"\n") or piece.count(b"\r")  # which old programs end lines with
             last = piece[-1:]
             if dialect is None:
                 dialect = detect_dialect(path, fields)
     return dialect or detect_dialect(path, fields), lines + (last not in (b"", b"\n", b"\r"))
-
-
-def _continues(piece: bytes, like: Dialect) -> bool:
-    """Whether a file begins as the one before, so that nothing else about it need be found out."""
-    return like.has_names and piece.startswith(like.header + b"\n")
 
 
 def _open_text(path: Path) -> Any:
@@ -264,11 +260,6 @@ def text_at_fault(path: Path, dialect: Dialect, name: str) -> tuple[int, str] | 
                 return start + row, cell
         start += batch.num_rows
     return None
-
-
-def _first_bytes(path: Path) -> bytes:
-    with _open_text(path) as stream:
-        return bytes(stream.read(_SAMPLE_BYTES))
 
 
 def _encoding_of(sample: bytes) -> str:
