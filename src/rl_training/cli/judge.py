@@ -125,14 +125,6 @@ def judge(
         typer.echo(f"page: {write_judge_page(result, out)}")
 
 
-def parse_dials(text: str) -> list[float]:
-    """`0,.5,1` as numbers."""
-    try:
-        return [float(each) for each in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--dial must be numbers from 0 to 1 between commas, got {text!r}") from None
-
-
 def in_minari_root(data: str | None, root: Path) -> str:
     """The folder of a Minari dataset, which names it wherever the datasets lie."""
     from rl_training.data.convert import source_location
@@ -140,6 +132,14 @@ def in_minari_root(data: str | None, root: Path) -> str:
     if data is None:
         raise ConfigError("--minari-root must come with --data, the id of a dataset in it")
     return source_location(data, root).spelling
+
+
+def parse_dials(text: str) -> list[float]:
+    """`0,.5,1` as numbers."""
+    try:
+        return [float(each) for each in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--dial must be numbers from 0 to 1 between commas, got {text!r}") from None
 
 
 def print_result(result: Judgement) -> None:
@@ -327,14 +327,14 @@ def demo(seed: SeedOption = None, output_dir: OutputDirOption = None, quiet: Qui
     """
     from rl_training.cli.data import print_guess
     from rl_training.data.convert import source_location
-    from rl_training.demo.story import HEADER, RUNS, Demo, truth_rows, truth_sentence
+    from rl_training.demo.story import HEADER, RUNS, Demo, truth_rows, truth_sentence, write_demo_page
 
     number = seed or 0
     name = f"demo-s{number}" if number else "demo"
     story, narrator = Demo((output_dir or Path("runs")) / name, number), Narrator(quiet)
     narrator.step(f"A log: {RUNS} hours of a hot-water tank, run by hand by four operators ({story.log})")
     story.write_log()
-    narrator.step("What is in it?", *story.inspect_command)
+    narrator.step("What is in it?", "data", "inspect", str(story.log))
     if not quiet:
         print_guess(source_location(str(story.log)), {}, as_json=False)
     question = "Which policy is better than the operators? Nobody tries anything out"
@@ -345,7 +345,7 @@ def demo(seed: SeedOption = None, output_dir: OutputDirOption = None, quiet: Qui
         print_found(found)
     narrator.step("And the truth? The plant tries out everybody")
     truth = story.truth(found)
-    story.write_page(found, truth)
+    write_demo_page(found, truth, story.page)
     if not quiet:
         print_table(HEADER, truth_rows(found, truth))
         typer.echo(truth_sentence(found, truth))

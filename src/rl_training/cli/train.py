@@ -34,7 +34,6 @@ from rl_training.cli.options import (
 from rl_training.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from rl_training.config.run import TrainConfig
     from rl_training.runtime.callbacks import TrainResult
 
 
@@ -42,13 +41,6 @@ MOST_COLUMNS = 3
 """Columns that the model predicts worst, which are told when a training ends."""
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
-
-
-def run_and_report(config: TrainConfig, *, quiet: bool) -> None:
-    """Train as configured and print the result."""
-    from rl_training.runs.train import train
-
-    report(train(config, quiet=quiet), quiet=quiet)
 
 
 def report(result: TrainResult, *, quiet: bool) -> None:
@@ -207,7 +199,9 @@ def train(
         env_kwargs=parse_env_kwargs(env_kwargs),
         changes=changes or (),
     )
-    run_and_report(chosen, quiet=quiet)
+    from rl_training.runs.train import train as start
+
+    report(start(chosen, quiet=quiet), quiet=quiet)
 
 
 def resume(

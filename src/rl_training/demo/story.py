@@ -53,10 +53,6 @@ class Demo:
         write_log(self.log, runs=RUNS, seed=self.seed)
 
     @property
-    def inspect_command(self) -> list[str]:
-        return ["data", "inspect", str(self.log)]
-
-    @property
     def auto_command(self) -> list[str]:
         bounds = ("--action-low", "0", "--action-high", "100", "--gamma", str(GAMMA))
         size = ("--minutes", f"{MINUTES:g}", "--seed", str(self.seed), "--out", str(self.out))
@@ -80,9 +76,6 @@ class Demo:
         """What the plant says of every operator and of every candidate."""
         candidates = {name: policy.predict for name, policy in found.policies.items()}
         return ask_the_plant(candidates, gamma=GAMMA, seed=self.seed)
-
-    def write_page(self, found: AutoResult, truth: Truth) -> None:
-        write_demo_page(found, truth, self.page)
 
 
 # ---- the demo's page: what was found from the log alone, what the plant says, and all of the evidence

@@ -97,7 +97,9 @@ def detail_sections(judgement: Judgement, policies: Sequence[PolicyJudgement]) -
     """What some policies do and what their values rest on; whether values of this log can be trusted."""
     parts = []
     for policy in policies:
-        parts += [*explanation_section(policy), policy_section(judgement, policy)]
+        if (told := policy.evidence.explanation) is not None:
+            parts.append(explained(told, f"What does {policy.name} do?"))
+        parts.append(policy_section(judgement, policy))
     parts.append(Section("Can values of this log be trusted?", trust_blocks(judgement)))
     if judgement.model:
         how = "on episodes that the networks which answer have not seen"
@@ -262,11 +264,6 @@ def policy_section(judgement: Judgement, policy: PolicyJudgement) -> Section:
         fitted = Series("value", 1, line, band)
         blocks.append(Chart("The value while it was fitted", "updates", "value", (fitted,)))
     return Section(policy.name, tuple(blocks))
-
-
-def explanation_section(policy: PolicyJudgement) -> list[Section]:
-    found = policy.evidence.explanation
-    return [] if found is None else [explained(found, f"What does {policy.name} do?")]
 
 
 def checks_table(title: str, checks: Mapping[str, Check], note: str) -> Table:

@@ -326,7 +326,8 @@ def arrange(runs: Sequence[RunRecord], metric: str | None = None) -> Study:
     for run in runs:
         by_task.setdefault(task_key(run), []).append(run)
     first = [members[0] for members in by_task.values()]
-    labels = distinct_labels([_task_title(run) for run in first], [_task_settings(run) for run in first])
+    settings = [{**(run.config.get("env_kwargs") or {}), **data_settings(run)} for run in first]
+    labels = distinct_labels([_task_title(run) for run in first], settings)
     colors: dict[str, int] = {}
     tasks = []
     for label, members in sorted(zip(labels, by_task.values(), strict=True), key=lambda pair: pair[0]):
@@ -422,11 +423,6 @@ def _telling_settings(settings: Sequence[Mapping[str, object]]) -> list[str]:
         shown.append(max(names, key=lambda name: kinds([*shown, name])))
         names.remove(shown[-1])
     return shown
-
-
-def _task_settings(run: RunRecord) -> dict[str, object]:
-    environment = dict(run.config.get("env_kwargs") or {})
-    return {**environment, **data_settings(run)}
 
 
 def _task_title(run: RunRecord) -> str:

@@ -104,7 +104,7 @@ def read_observations(text: str | None, file: str | None, names: Sequence[str] =
     if (text is None) == (file is None):
         raise UserError('give either --obs "0.1, 0.2, 0.3" or --obs-file FILE')
     if file is None:
-        return _checked(text or "", "--obs", _one_row)
+        return _checked(text or "", "--obs", lambda row: [float(number) for number in _cells(row)])
     if file == "-":
         text = sys.stdin.read()
         if not text.lstrip().startswith("["):
@@ -158,12 +158,8 @@ def _checked(text: str, source: str, parse: Callable[[str], object]) -> Array:
         ) from None
 
 
-def _one_row(text: str) -> list[float]:
-    """Numbers between commas or spaces."""
-    return [float(number) for number in _cells(text)]
-
-
 def _cells(text: str) -> list[str]:
+    """What stands between commas or spaces."""
     return re.split(r"\s*,\s*|\s+", text.strip().strip("[]").strip())
 
 

@@ -13,7 +13,6 @@ from statistics import fmean, pstdev
 from typing import Protocol, TypedDict, Unpack
 
 import torch
-from torch import Tensor
 
 from rl_training.algorithms.dynamics import ModelLearner
 from rl_training.algorithms.learner import Learner
@@ -75,6 +74,7 @@ from rl_training.runtime.progress import ProgressDisplay
 from rl_training.runtime.sources import OfflineSource, OnlineSource, RunSource
 
 MOST_ROWS_LOOKED_AT = 1_000_000
+"""Evenly spaced: as many as units can be taken from."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -412,15 +412,11 @@ def build_learner(plan: Plan, source: RunSource, device: torch.device) -> Learne
             learner.policy.counter = None if counted is None else SignalMemory.of(counted)
         learner.policy.set_units(source.spaces, source.observation_steps)
         if learner.looks_at_data and source.dataset is not None:
-            learner.look_at_data(rows_to_look_at(source.dataset.to(device)))
+            count = min(len(source.dataset), MOST_ROWS_LOOKED_AT)
+            rows = torch.linspace(0, len(source.dataset) - 1, count, dtype=torch.float64).long()
+            learner.look_at_data(source.dataset.to(device).gather(rows))
     check_network(learners[0], stacked=len(learners) > 1)
     return learners[0] if len(learners) == 1 else stack_learners(learners)
-
-
-def rows_to_look_at(dataset: TransitionDataset) -> dict[str, Tensor]:
-    """All rows as batches hold them, or as many as units can be taken from, evenly spaced."""
-    count = min(len(dataset), MOST_ROWS_LOOKED_AT)
-    return dataset.gather(torch.linspace(0, len(dataset) - 1, count, dtype=torch.float64).long())
 
 
 def make_notes(plan: Plan, source: RunSource, phases: Sequence[Phase], *, compiled: bool) -> RunNotes:

@@ -143,7 +143,9 @@ class Collector:
 
     def random_actions(self, limited: Callable[[FloatArray], FloatArray] | None = None) -> FloatArray:
         """Uniform ones, as far as they may run."""
-        drawn = self._random_actions()
+        size = (self.num_envs, self.spaces.action_columns)
+        unit = self._random.next(size[0] * size[1]).numpy().reshape(size)
+        drawn = self.spaces.random(unit, self._observations)
         return drawn if limited is None else limited(drawn)
 
     def begin(self, actions: Array) -> None:
@@ -290,11 +292,6 @@ class Collector:
     def _length(self, index: int) -> int:
         """Steps so far in the current episode of an environment."""
         return len(self._played[index]) // (4 * self.spaces.action_columns)
-
-    def _random_actions(self) -> FloatArray:
-        size = (self.num_envs, self.spaces.action_columns)
-        drawn = self._random.next(size[0] * size[1]).numpy().reshape(size)
-        return self.spaces.random(drawn, self._observations)
 
     def _check_actions(self, actions: Array) -> FloatArray:
         wanted = (self.num_envs, self.spaces.action_dim)

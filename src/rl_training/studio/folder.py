@@ -101,7 +101,7 @@ class Folder:
         """Logs, runs, pages and policies, as far as they are looked for."""
         found, endings = Found(), tuple(known_suffixes())
         for folder, names in self._walk():
-            is_run = CONFIG_FILE in names and CHECKPOINT_FOLDER in _subfolders(folder)
+            is_run = CONFIG_FILE in names and (folder / CHECKPOINT_FOLDER).is_dir()
             if is_run:
                 found.runs.append(self.name(folder) if folder != self.root else ".")
             own = folder.is_relative_to(self.root / WORK)
@@ -146,7 +146,3 @@ class Folder:
 def log_address(name: str) -> str:
     """A log as commands take it: a database by its address."""
     return f"sqlite:{name}" if name.endswith(DATABASE) else name
-
-
-def _subfolders(folder: Path) -> set[str]:
-    return {entry.name for entry in os.scandir(folder) if entry.is_dir()}

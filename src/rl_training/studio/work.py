@@ -113,7 +113,7 @@ class Work:
 
     def start(self, order: Order, words: list[str]) -> None:
         """Begin, or go on after a stop; a second start while it runs is refused."""
-        _reap()
+        children[:] = [process for process in children if process.poll() is None]
         lock = _locked(self.place)
         if lock is None:
             raise Refusal(409, f"{self.name} is running already")
@@ -264,7 +264,3 @@ def _locked(place: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _reap() -> None:
-    children[:] = [process for process in children if process.poll() is None]

@@ -190,7 +190,14 @@ def plan_sweep(
     """The tasks of a sweep. Runs that were grouped before stay in their groups."""
     folder = Path(os.path.abspath(output_dir.expanduser()))
     configurations = [
-        [_seed_run(name, config, seed, folder) for seed in sweep.seeds or config.seeds or (config.seed,)]
+        [
+            SweepRun.inside(
+                folder / name,
+                f"{name}-s{seed}",
+                config.replace(seed=seed, seeds=None, output_dir=str(folder / name)),
+            )
+            for seed in sweep.seeds or config.seeds or (config.seed,)
+        ]
         for name, config in (expanded or expand(sweep)).items()
     ]
     runs = {run.name: run for seeds in configurations for run in seeds}
@@ -226,12 +233,6 @@ def stacking_pays(config: TrainConfig) -> bool:
     widths = getattr(config.run_config(), "hidden_sizes", ())
     small = bool(widths) and max(widths) <= SMALL_LAYER
     return small and config.total_timesteps <= SHORT_RUN
-
-
-def _seed_run(variant: str, config: TrainConfig, seed: int, output_dir: Path) -> SweepRun:
-    folder = output_dir / variant
-    seeded = config.replace(seed=seed, seeds=None, output_dir=str(folder))
-    return SweepRun.inside(folder, f"{variant}-s{seed}", seeded)
 
 
 def _stored_groups(output_dir: Path) -> list[list[str]]:
