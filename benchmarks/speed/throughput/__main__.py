@@ -24,7 +24,7 @@ from cells import HIDDEN_SIZES, THREADS, Cell, chosen_cells
 from chart import draw
 from checkouts import CHECKOUTS
 from measuring import Effort, measure
-from peers import ALGORITHMS
+from peers import ALGORITHMS, MODULES
 from peers_env import install, interpreters
 from report import write_report
 from results import Results
@@ -50,6 +50,7 @@ def arguments() -> argparse.Namespace:
         default=KINDS,
         help="updates, stacked seeds, whole runs, env steps",
     )
+    add("--only", nargs="+", choices=sorted(MODULES), help="candidates that take part; default: all")
     add("--rounds", type=int, default=5, help="times that every candidate of a cell is asked")
     add("--starts", type=int, default=1, help="processes of every candidate, one after another")
     add("--seconds", type=float, default=0.7, help="length of one answer")
@@ -93,7 +94,7 @@ def measure_all(options: argparse.Namespace, folder: Path) -> None:
         if file.exists():
             continue
         start = time.monotonic()
-        result = measure(cell, pythons, missing, checkouts, effort)
+        result = measure(cell, pythons, missing, checkouts, effort, options.only)
         write_json(file, result)
         seconds = time.monotonic() - start
         print(f"[{number}/{len(cells)}] {cell.name} ({seconds:.0f} s): {one_line(cell, result)}", flush=True)

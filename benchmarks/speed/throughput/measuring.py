@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,23 +27,29 @@ class Effort:
 
 
 def measure(
-    cell: Cell, pythons: dict[str, Path], missing: dict[str, str], checkouts: dict[str, str], effort: Effort
+    cell: Cell,
+    pythons: dict[str, Path],
+    missing: dict[str, str],
+    checkouts: dict[str, str],
+    effort: Effort,
+    only: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """The cell's result; candidates that cannot run say why instead of a time."""
+    names = [name for name in cell.candidates if only is None or base_name(name) in only]
     available = sorted(os.sched_getaffinity(0))
     if len(available) < cell.threads:
         raise SystemExit(f"{cell.threads} threads need as many processor cores, there are {len(available)}")
     results: dict[str, Any] = {
-        name: {"error": missing[base_name(name)]} for name in cell.candidates if base_name(name) in missing
+        name: {"error": missing[base_name(name)]} for name in names if base_name(name) in missing
     }
-    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in cell.candidates if name not in results}
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in names if name not in results}
     for _ in range(effort.starts):
         one_start(cell, pythons, checkouts, effort, available, answers, results)
     results |= {name: summary(each) for name, each in answers.items()}
     return {
         "cell": asdict(cell),
         "effort": asdict(effort),
-        "candidates": {name: results[name] for name in cell.candidates},
+        "candidates": {name: results[name] for name in names},
     }
 
 
