@@ -342,7 +342,8 @@ def main() -> None:
         if options.quick:
             recipes = (Recipe("bc", "bc", {}, updates=2),)
             changes.enter_context(patch.object(portfolio, "CONTINUOUS", recipes))
-            changes.enter_context(patch.object(auto.saved, "judge", partial(auto.saved.judge, **QUICK)))
+            quick = partial(auto.run_judge.judge, **QUICK)
+            changes.enter_context(patch.object(auto.run_judge, "judge", quick))
         pairs = [(plant, found) for plant, found in all_found(options)]
     good = [(plant, found) for plant, found in pairs if found["name"] not in PLANTED]
     best = {

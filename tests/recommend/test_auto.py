@@ -397,7 +397,7 @@ def test_a_policy_of_choices_is_found_too(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(portfolio_module, "WITH_CHOICES", (Recipe("iql", "iql", {"beta": 10.0}),))
     monkeypatch.setattr(portfolio_module, "WIDTHS", (32,))
     light = {"updates": 500, "model_updates": 500, "members": 3, "importance": False}
-    monkeypatch.setattr(search.saved, "judge", partial(search.saved.judge, **light))
+    monkeypatch.setattr(search.run_judge, "judge", partial(search.run_judge.judge, **light))
     draws = np.random.default_rng(0)
     level, pump = draws.uniform(-1, 1, 1200), draws.choice(["off", "on"], 1200)
     for actions, bounds in ((["pump{off,on}"], {}), (["pump{off,on}", "valve"], {"action_low": 0.0})):
