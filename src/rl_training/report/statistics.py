@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Strata = Sequence[npt.ArrayLike]
-Statistic = Callable[[Array], Any]
+Statistic = Callable[[Array], Array]
 
 REPETITIONS = 5000
 CONFIDENCE = 0.95
@@ -43,24 +42,24 @@ class Estimate:
         return not (math.isnan(self.low) or math.isnan(self.high))
 
 
-def mean(scores: Array) -> Any:
+def mean(scores: Array) -> Array:
     """Mean over the last axis, that of runs."""
-    return scores.mean(-1)
+    return np.asarray(scores.mean(-1))
 
 
-def median(scores: Array) -> Any:
+def median(scores: Array) -> Array:
     """Median over the last axis."""
-    return np.median(scores, -1)
+    return np.asarray(np.median(scores, -1))
 
 
-def iqm(scores: Array) -> Any:
+def iqm(scores: Array) -> Array:
     """Interquartile mean: the mean without the lowest and the highest quarter of runs, rounded down.
 
     Fewer than four runs have no quarter to leave out, and this is their mean.
     """
     from scipy.stats import trim_mean
 
-    return trim_mean(scores, QUARTER, axis=-1)
+    return np.asarray(trim_mean(scores, QUARTER, axis=-1))
 
 
 STATISTICS: dict[str, Statistic] = {"mean": mean, "median": median, "IQM": iqm}
@@ -95,7 +94,7 @@ def difference(
     drawn = resampled([*ours, *theirs], REPETITIONS, seed)
     split = len(ours)
     change = statistic(np.concatenate(drawn[:split], -1)) - statistic(np.concatenate(drawn[split:], -1))
-    low, high = math.nan, math.nan
+    low = high = np.asarray(math.nan)
     if not _lacks_spread(ours, theirs):
         low, high = interval(change, [*ours, *theirs], confidence)
     value = statistic(np.concatenate(ours)) - statistic(np.concatenate(theirs))
@@ -149,7 +148,7 @@ def performance_profile(
     return Profile(levels, (pooled[:, None] > levels).mean(0), low, high, pooled.size)
 
 
-def interval(drawn: Array, samples: Sequence[Array], confidence: float) -> tuple[Any, Any]:
+def interval(drawn: Array, samples: Sequence[Array], confidence: float) -> tuple[Array, Array]:
     """Bounds from bootstrap draws (first axis): percentiles, widened for few runs.
 
     Plain percentiles are too narrow for few runs, by the factor sqrt((n-1)/n) and by the normal instead of
@@ -164,7 +163,8 @@ def interval(drawn: Array, samples: Sequence[Array], confidence: float) -> tuple
         nothing = np.full(drawn.shape[1:], np.nan)
         return nothing, nothing
     tail = norm.cdf(math.sqrt(runs / freedom) * t.ppf((1 - confidence) / 2, freedom))
-    return tuple(np.quantile(drawn, [tail, 1 - tail], axis=0))
+    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    return low, high
 
 
 def _lacks_spread(*sides: Sequence[Array]) -> bool:
@@ -188,9 +188,9 @@ def checked(strata: Strata) -> list[Array]:
     return samples
 
 
-def _win_rate(ours: Sequence[Array], theirs: Sequence[Array]) -> Any:
+def _win_rate(ours: Sequence[Array], theirs: Sequence[Array]) -> Array:
     pairs = [(a[..., :, None], b[..., None, :]) for a, b in zip(ours, theirs, strict=True)]
-    return np.mean([((a > b) + 0.5 * (a == b)).mean((-2, -1)) for a, b in pairs], axis=0)
+    return np.asarray(np.mean([((a > b) + 0.5 * (a == b)).mean((-2, -1)) for a, b in pairs], axis=0))
 
 
 def _win_rate_error(chance: Array, sizes: Sequence[tuple[int, int]]) -> Array:

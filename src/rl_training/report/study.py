@@ -12,7 +12,6 @@ from glob import glob
 from itertools import count
 from pathlib import Path, PurePath
 from statistics import fmean
-from typing import Any
 
 from rl_training.algorithms.dynamics import ColumnErrors
 from rl_training.config.yaml import read_yaml
@@ -76,7 +75,7 @@ class RunRecord:
         return None if value is None else str(value)
 
     @property
-    def seed(self) -> Any:
+    def seed(self) -> object:
         return self.config.get("seed")
 
     @property

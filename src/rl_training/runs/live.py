@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from rl_training.algorithms.learner import Learner
 from rl_training.config.run import TrainConfig, parse_config
 from rl_training.core.errors import CheckpointError, ConfigError, UserError
 from rl_training.core.spaces import FloatArray, Spaces
-from rl_training.core.types import State
+from rl_training.core.types import Facts, State
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.policies.acting import Controller, Decision
 from rl_training.policies.guard_fitting import Guard
@@ -131,7 +131,7 @@ def open_live(
     path: str | Path,
     *,
     timesteps: int | None = None,
-    changes: Mapping[str, Any] | None = None,
+    changes: Facts | None = None,
     dataset: TransitionDataset | None = None,
     env: GivenEnv | EnvMaker | None = None,
     callbacks: Sequence[Callback] | None = None,
@@ -182,7 +182,7 @@ def open_live(
 
 
 def live_phases(
-    source: RunSource, learner: Learner, saved: dict[str, Any] | None, *, guard: Guard | None = None
+    source: RunSource, learner: Learner, saved: State | None, *, guard: Guard | None = None
 ) -> list[Phase]:
     """As for an environment, with a loop in its place."""
     assert isinstance(source, OfflineSource)

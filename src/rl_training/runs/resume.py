@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from rl_training.algorithms.recipe import get_recipe
 from rl_training.config.run import TrainConfig, parse_config
@@ -129,7 +128,7 @@ def finetune_checkpoint(
     path: str | Path,
     *,
     timesteps: int,
-    changes: Mapping[str, Any] | None = None,
+    changes: Facts | None = None,
     output_dir: str | Path | None = None,
     data: str | Path | None = None,
     **options: Unpack[RunOptions],
@@ -165,7 +164,7 @@ def finetune_checkpoint(
     return train(config, **options)
 
 
-def refuse_settings_of_options(changes: Mapping[str, Any], output_dir: str | Path | None) -> None:
+def refuse_settings_of_options(changes: Facts, output_dir: str | Path | None) -> None:
     """What an option says must not also stand among the changes, where it would be ignored."""
     for name, option in OWN_OPTIONS.items():
         if name in changes:
@@ -175,15 +174,13 @@ def refuse_settings_of_options(changes: Mapping[str, Any], output_dir: str | Pat
         raise ConfigError(f"output_dir is given twice, {both}: leave one of them out")
 
 
-def keeps_data(config: TrainConfig, changes: Mapping[str, Any]) -> bool:
+def keeps_data(config: TrainConfig, changes: Facts) -> bool:
     """Whether the online phase still reads the data of the offline one."""
     kwargs = {**config.algo_kwargs, **changes.get("algo_kwargs", {})}
     return bool(kwargs.get("offline_data") != "drop")
 
 
-def online_config(
-    run: SavedRun, config: TrainConfig, timesteps: int, changes: Mapping[str, Any]
-) -> TrainConfig:
+def online_config(run: SavedRun, config: TrainConfig, timesteps: int, changes: Facts) -> TrainConfig:
     """The parent's config with the steps it has made as its offline part, and an online part after them."""
     values = config.to_dict()
     kwargs = {**values["algo_kwargs"], **changes.get("algo_kwargs", {})}
