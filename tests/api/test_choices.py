@@ -125,6 +125,7 @@ TAKE_CHOICES = ("awac", "bc", "crr", "discrete_cql", "dqn", "iql", "sac")
 
 
 @pytest.mark.parametrize("algo", sorted({*ALGORITHMS.builtin} - {*TAKE_CHOICES}))
+@pytest.mark.filterwarnings("ignore:limits.bad is")  # of caps: arms cost nothing
 def test_what_has_no_head_for_choices_refuses_and_names_what_has(algo: str, tmp_path: Path) -> None:
     config = tiny_config(algo, tmp_path / "runs", env_id=ARMS)
     words = rf"algo {algo} takes only continuous actions, and action 0 is a choice among .* take choices: "
