@@ -39,6 +39,7 @@ from rl_training.recommend import auto as search
 from rl_training.recommend import portfolio as portfolio_module
 from rl_training.recommend.choice import Choice, choose, confirmed, what_to_log
 from rl_training.recommend.portfolio import Recipe, affordable
+from rl_training.report.auto_page import auto_page
 from rl_training.sweeps.workers import RayAnswers
 
 # ---- the choice
@@ -322,6 +323,23 @@ def test_a_dial_is_left_where_it_is_recommended_and_nowhere_else() -> None:
     for other in (None, "iql"):
         left = search.left_at(curve, Choice(other, ""))
         assert sentence_of_dial(left) == "lion: no position of its dial is recommended."
+
+
+def test_the_page_says_first_what_helps(tmp_path: Path) -> None:
+    """Where none is recommended, what to log next; else the candidates, and one policy by its second look."""
+    told = {"rows": 10, "episodes": 2, "source": "log.csv", "mean_length": 5.0}
+    settings = {"confidence": 0.9, "gamma": 0.9, "action_draws": 0, "discount_by_time": False}
+    unclear = judged("iql", 2.0, "indistinguishable")
+    first = replace(judgement(unclear), data=told, settings=settings, advice=("Log more episodes.",))
+    none = search.AutoResult(tmp_path, first, Choice(None, "No."), None, {}, (), 1.0, 200.0)
+    page = auto_page(none)
+    assert [each.title for each in page.sections[:2]] == ["What to log next", "Candidates"]
+    assert page.facts[-1] == "The search took 1 s, and 3 min of processor time."
+    again = replace(first, policies=(replace(judged("bold", 3.0), sentence="Again."),))
+    choice, file = Choice("bold", "Again."), tmp_path / "policy.onnx"
+    found = search.AutoResult(tmp_path, first, choice, file, {}, (), 1.0, 2.0, (), again)
+    titles = [each.title for each in auto_page(found).sections]
+    assert titles[0] == "Candidates" and "bold" in titles and "iql" not in titles
 
 
 def test_minutes_that_are_too_few_are_told_before_anything_is_trained(
