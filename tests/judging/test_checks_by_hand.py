@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from judging_problems import Proportional, corridor_log, feedback_log, small, tripping_log
+from rl_training.algorithms.dynamics import ColumnErrors
 from rl_training.core.spaces import Spaces
 from rl_training.data import TransitionDataset
 from rl_training.judging import checks
@@ -20,7 +21,7 @@ from rl_training.judging.checks import Coverage
 from rl_training.judging.fqe import FittedValues
 from rl_training.judging.judge_policies import PolicyJudge
 from rl_training.judging.log import JudgedLog
-from rl_training.judging.model import roll_out
+from rl_training.judging.model import errors_of_the_model, roll_out
 from rl_training.judging.policies import JudgedPolicy, PolicyActions
 from rl_training.judging.verdict import Interval, PolicyJudgement
 from rl_training.models.dynamics import DynamicsEnsemble
@@ -281,6 +282,33 @@ def test_an_end_is_asked_of_where_a_step_leads() -> None:
     # From cell 0 two steps pay (1 + 1/2), from 1 and 2 one does.
     draws = np.where(first == 0, 1.5, 1.0)
     assert abs(rolled.values.mean() - draws.mean()) < 0.1
+
+
+def test_only_members_that_have_not_seen_an_episode_say_how_it_goes_on() -> None:
+    """One says that nothing moves, the other that all drifts by 1; who has seen an episode is silent."""
+    log = prepared(feedback_log())
+
+    class Two(Laws):
+        def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+            mean, log_std = super().forward(obs, actions)
+            mean[1, :, 0] = 1.0
+            return mean, log_std
+
+    laws = Two(log, drift=0.0)
+    laws.lowest.fill_(-1e9)
+    laws.highest.fill_(1e9)
+
+    def told(seen: tuple[float, float]) -> ColumnErrors:
+        learner: Any = SimpleNamespace(
+            dynamics=laws,
+            row_weights=lambda episodes: torch.tensor(seen)[:, None].expand(2, len(episodes)),
+        )
+        return errors_of_the_model(log, learner, lambda kind, index: kind, None)[0]
+
+    still, moved = told((0.0, 1.0)), told((2.0, 0.0))
+    assert still.column == "observation" and still.model == pytest.approx(still.unchanged)
+    spread = float(log.obs_scale.spread[0])
+    assert moved.model[1] > 5.0 * spread, "ten steps of 1, in the units of the log"
 
 
 class Nothing:
