@@ -172,6 +172,8 @@ def test_settings_of_a_judgement_are_checked_once_and_before_the_log_is_read(
     assert main(["judge", str(folder / "run"), "-q", *quick]) == 0 and len(built) == 1
     assert main(["judge", str(folder / "run"), "--data", "no.csv", "--set", "membres=1"]) == 2
     assert "did you mean 'members'" in capsys.readouterr().err
+    assert main(["judge", str(folder / "run"), "--set", "checkpoints=fits"]) == 2  # an option, not a setting
+    assert "checkpoints" in capsys.readouterr().err
 
 
 def test_a_checkpoint_from_anywhere_is_opened_but_its_paths_are_not_followed(

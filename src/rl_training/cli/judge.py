@@ -80,13 +80,9 @@ def judge(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Say how good policies are from a log alone, and whether that can be said at all."""
-    from rl_training.config.run import apply_overrides
     from rl_training.core.files import refuse_unwritable, write_json_atomic
-    from rl_training.judging.settings import JudgeConfig
 
-    keywords: dict[str, Any] = {}
-    apply_overrides(keywords, [*(settings or []), *given(gamma=gamma, seed=seed).items()])
-    JudgeConfig.build(keywords)  # --set names settings alone, no other argument of the function below
+    keywords = settings_of_a_judgement([*(settings or []), *given(gamma=gamma, seed=seed).items()])
     if out is not None and out == json_file:
         raise UserError(f"--out and --json must name two files, got {out} twice")
     for option, file in (("--out", out), ("--json", json_file)):
@@ -123,6 +119,18 @@ def judge(
         from rl_training.report.judge_page import write_judge_page
 
         typer.echo(f"page: {write_judge_page(result, out)}")
+
+
+def settings_of_a_judgement(changes: list[str | tuple[str, object]]) -> dict[str, Any]:
+    """What is said by name; a name that is no setting must not become another argument of the judge."""
+    from rl_training.config.run import apply_overrides
+    from rl_training.judging.settings import JudgeConfig
+
+    keywords: dict[str, Any] = {}
+    apply_overrides(keywords, changes)
+    if not keywords.keys() <= JudgeConfig.model_fields.keys():
+        JudgeConfig.build(keywords)  # which says what is wrong
+    return keywords
 
 
 def in_minari_root(data: str | None, root: Path) -> str:
