@@ -69,6 +69,9 @@ STARTS = {
     "scores/limits.py": Start(
         "--runs 40 --updates 12 --search 2 --horizon 2 --episodes 4", "tank 0: logged {'return': "
     ),
+    "scores/cartpole.py": Start(
+        "log --algos iql --updates 2 --episodes 1 --logged 3", "| algorithm | seed | return | log's mean |"
+    ),
     "scores/plant_of_choices.py": Start(
         "--runs 8 --updates 2 --seeds 0", "| two switches, learned as choices | 0 | "
     ),

@@ -29,6 +29,7 @@ def make_batches(spec: Spec, lanes: tuple[int, ...] = ()) -> list[Arrays]:
             "next_obs": rng.standard_normal((*rows, OBS_DIM)),
             "dones": rng.random(rows) < 0.01,
             "returns_to_go": rng.standard_normal(rows),
+            "levels": rng.integers(0, ACTION_DIM, rows),
             "next_actions": rng.uniform(-0.95, 0.95, (*rows, ACTION_DIM)),
         }
         return {name: value.astype(np.float32) for name, value in values.items()}

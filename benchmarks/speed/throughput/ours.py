@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
-from batches import endless
-from protocol import ACTION_DIM, OBS_DIM, SEEDS, Meter, Spec
+from batches import Arrays, endless
+from protocol import ACTION_DIM, CHOICES, OBS_DIM, SEEDS, Meter, Spec
 
 from rl_training.algorithms.learner import Learner
 from rl_training.algorithms.stack import stack_learners
 from rl_training.core.machine import keep_freed_memory
+from rl_training.core.spaces import Choice, Spaces
 from rl_training.experiment.registry import get_algorithm_spec
 
 MODEL_KEYWORDS: dict[str, dict[str, Any]] = {
@@ -34,11 +36,13 @@ UNITS = {"td3": 2, "td3_bc": 2, "rebrac": 2}
 
 def make_learner(spec: Spec, seed: int = 0) -> Learner:
     recipe = get_algorithm_spec(spec.algo).recipe
+    levels = Spaces.of(OBS_DIM, [Choice(tuple(map(float, range(ACTION_DIM))))])
     model = recipe.model(
         OBS_DIM,
         ACTION_DIM,
         hidden_sizes=spec.widths,
         generator=torch.Generator().manual_seed(seed),
+        **({"spaces": levels} if spec.algo in CHOICES else {}),
         **MODEL_KEYWORDS.get(spec.algo, {}),
     )
     learner: Learner = recipe.learner(model, seed=seed, **LEARNER_KEYWORDS.get(spec.algo, {}))
@@ -57,11 +61,7 @@ def updates(spec: Spec) -> None:
     if mode == "compiled":
         learner.compile()
     fields = {"obs", "actions", "rewards", "next_obs", "dones"} | learner.needs
-    batches = endless(
-        spec,
-        lambda batch: {name: torch.from_numpy(batch[name]) for name in sorted(fields)},
-        (SEEDS,) if stacked else (),
-    )
+    batches = endless(spec, lambda batch: to_batch(spec, batch, fields), (SEEDS,) if stacked else ())
     unit = UNITS.get(spec.algo, 1)
 
     def update() -> None:
@@ -69,6 +69,14 @@ def updates(spec: Spec) -> None:
             learner.update(next(batches), global_step=0)
 
     Meter(unit=unit).repeat(update)
+
+
+def to_batch(spec: Spec, batch: Arrays, fields: Collection[str]) -> dict[str, torch.Tensor]:
+    found = {name: torch.from_numpy(batch[name]) for name in sorted(fields)}
+    if spec.algo in CHOICES:
+        taken = torch.from_numpy(batch["levels"]).long()
+        found["actions"] = 2.0 * torch.nn.functional.one_hot(taken, ACTION_DIM).float() - 1.0
+    return found
 
 
 def whole_run(spec: Spec) -> None:

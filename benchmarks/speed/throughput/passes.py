@@ -51,6 +51,8 @@ def passes_of(spec: Spec) -> list[Pass]:
         "rebrac": rebrac,
         "edac": edac,
         "fql": fql,
+        "dqn": double_dqn,
+        "discrete_cql": double_dqn,
     }[spec.algo](spec.batch, spec.hidden)
 
 
@@ -173,3 +175,8 @@ def fql(b: int, h: int) -> list[Pass]:
         Pass(policy, b, trained=True),
         Pass(critic(h), b, members=2, wanted_inputs=A),
     ]
+
+
+def double_dqn(b: int, h: int) -> list[Pass]:
+    """Values of the next states by the network and by its copy, and the network that learns."""
+    return [Pass(actor(h, A), b), Pass(actor(h, A), b), Pass(actor(h, A), b, trained=True)]

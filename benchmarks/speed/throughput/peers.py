@@ -113,6 +113,11 @@ COMPARISONS: dict[str, dict[str, Comparison]] = {
         "corl-jax": same(f"{TWO_LAYERS}; layer normalisation in the critics on both sides"),
     },
     "edac": {"corl": same(f"{TWO_LAYERS}; ten critics")},
+    "dqn": {
+        "d3rlpy": same("its copy of the network is made every 8,000 updates, ours moves with each"),
+        "sb3": same("not double, a pass less than ours; its copy is made every 10,000 steps"),
+    },
+    "discrete_cql": {"d3rlpy": same("its copy of the network is made every 8,000 updates")},
     "fql": {"fql-authors": same("two hidden layers instead of its four")},
 }
 ALGORITHMS = tuple(COMPARISONS)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 OBS_DIM, ACTION_DIM = 17, 6
+CHOICES = ("dqn", "discrete_cql")
+"""Algorithms whose action is one choice, of as many levels as others have numbers."""
 SEEDS = 8
 """Size of a stack."""
 WARM_UP = 6

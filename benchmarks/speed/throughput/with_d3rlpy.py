@@ -9,7 +9,7 @@ import torch
 from batches import Arrays, endless
 from d3rlpy.models import VectorEncoderFactory
 from d3rlpy.torch_utility import TorchMiniBatch
-from protocol import ACTION_DIM, OBS_DIM, Meter, Spec
+from protocol import ACTION_DIM, CHOICES, OBS_DIM, Meter, Spec
 
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("BCConfig", {"policy_type": "deterministic"}),
@@ -22,6 +22,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "cql": ("CQLConfig", {"alpha_learning_rate": 0.0, "soft_q_backup": True}),
     "cal_ql": ("CalQLConfig", {"alpha_learning_rate": 0.0, "soft_q_backup": True}),
     "sac": ("SACConfig", {}),
+    "dqn": ("DoubleDQNConfig", {}),
+    "discrete_cql": ("DiscreteCQLConfig", {}),
 }
 ENCODERS = ("encoder_factory", "actor_encoder_factory", "critic_encoder_factory", "value_encoder_factory")
 
@@ -38,13 +40,13 @@ def make_algo(spec: Spec) -> Any:
     return config_class(batch_size=spec.batch, **encoders, **keywords).create(device="cpu:0")
 
 
-def to_batch(batch: Arrays) -> TorchMiniBatch:
+def to_batch(spec: Spec, batch: Arrays) -> TorchMiniBatch:
     """What `update` makes of its numpy batch before it does anything else."""
     tensors = {name: torch.from_numpy(values) for name, values in batch.items()}
     columns = {name: tensors[name].unsqueeze(-1) for name in ("rewards", "dones", "returns_to_go")}
     return TorchMiniBatch(
         observations=tensors["obs"],
-        actions=tensors["actions"],
+        actions=tensors["levels"].unsqueeze(-1) if spec.algo in CHOICES else tensors["actions"],
         rewards=columns["rewards"],
         next_observations=tensors["next_obs"],
         next_actions=tensors["next_actions"],
@@ -59,7 +61,7 @@ def updates(spec: Spec) -> None:
     torch.set_num_threads(spec.threads)
     algo = make_algo(spec)
     algo.create_impl((OBS_DIM,), ACTION_DIM)
-    batches = endless(spec, to_batch)
+    batches = endless(spec, lambda batch: to_batch(spec, batch))
     unit = CONFIGS[spec.algo][1].get("update_actor_interval", 1)
     steps = 0
 

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import torch
 from batches import Arrays, endless
-from protocol import ACTION_DIM, OBS_DIM, Meter, Spec
+from protocol import ACTION_DIM, CHOICES, OBS_DIM, Meter, Spec
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
@@ -24,6 +24,12 @@ class Shapes(gymnasium.Env[Any, Any]):
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION_DIM,), np.float32)
 
 
+class LevelShapes(Shapes):
+    """The same with one choice."""
+
+    action_space = gymnasium.spaces.Discrete(ACTION_DIM)
+
+
 def model_class(spec: Spec) -> Any:
     if spec.algo == "tqc":
         import sb3_contrib
@@ -31,10 +37,13 @@ def model_class(spec: Spec) -> Any:
         return sb3_contrib.TQC
     import stable_baselines3
 
-    return {"sac": stable_baselines3.SAC, "td3": stable_baselines3.TD3}[spec.algo]
+    known = {"sac": stable_baselines3.SAC, "td3": stable_baselines3.TD3, "dqn": stable_baselines3.DQN}
+    return known[spec.algo]
 
 
 def keywords(spec: Spec) -> dict[str, Any]:
+    if spec.algo in CHOICES:
+        return {"policy_kwargs": {"net_arch": list(spec.widths)}}
     policy = {"net_arch": list(spec.widths), "n_critics": 2}
     if spec.algo == "tqc":
         return {"policy_kwargs": {**policy, "n_quantiles": 25}, "top_quantiles_to_drop_per_net": 2}
@@ -47,11 +56,11 @@ def relu_keywords(spec: Spec) -> dict[str, Any]:
     return chosen
 
 
-def to_samples(batch: Arrays) -> ReplayBufferSamples:
+def to_samples(spec: Spec, batch: Arrays) -> ReplayBufferSamples:
     tensors = {name: torch.from_numpy(values) for name, values in batch.items()}
     return ReplayBufferSamples(
         observations=tensors["obs"],
-        actions=tensors["actions"],
+        actions=tensors["levels"].unsqueeze(-1) if spec.algo in CHOICES else tensors["actions"],
         next_observations=tensors["next_obs"],
         dones=tensors["dones"].unsqueeze(-1),
         rewards=tensors["rewards"].unsqueeze(-1),
@@ -60,11 +69,12 @@ def to_samples(batch: Arrays) -> ReplayBufferSamples:
 
 def updates(spec: Spec) -> None:
     torch.set_num_threads(spec.threads)
+    shapes = LevelShapes() if spec.algo in CHOICES else Shapes()
     model = model_class(spec)(
-        "MlpPolicy", Shapes(), batch_size=spec.batch, buffer_size=1, device="cpu", **relu_keywords(spec)
+        "MlpPolicy", shapes, batch_size=spec.batch, buffer_size=1, device="cpu", **relu_keywords(spec)
     )
     model.set_logger(Logger(None, []))
-    batches = endless(spec, to_samples)
+    batches = endless(spec, lambda batch: to_samples(spec, batch))
     model.replay_buffer.sample = lambda *_, **__: next(batches)
     Meter(unit=STEPS_PER_CALL).repeat(lambda: model.train(STEPS_PER_CALL, spec.batch))
 

@@ -21,7 +21,7 @@ def updates(spec: Spec) -> None:
     model = model_class(spec)("MlpPolicy", Shapes(), batch_size=spec.batch, buffer_size=1, **keywords(spec))
     model.set_logger(Logger(None, []))
     parts = make_batches(spec)
-    joined = to_samples({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    joined = to_samples(spec, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
     model.replay_buffer.sample = lambda *_, **__: joined
     Meter(unit=COUNT).repeat(lambda: model.train(COUNT, spec.batch))
 
