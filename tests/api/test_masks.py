@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 
 import rl_training
-from helpers import tiny_config, train
+from helpers import BARE_STATE, tiny_config, train
 from learner_checks import close, numbers
 from level_values import LevelModel
 from rl_training.algorithms import DQN, SAC, DiscreteCQL, losses
@@ -31,8 +31,9 @@ from rl_training.models.networks import NetworkPlan
 from rl_training.policies.acting import Controller
 from rl_training.policies.export.torchscript import torchscript_outputs
 from rl_training.policies.guard import Fallback
+from rl_training.policies.policy import Policy
 from rl_training.runs.evaluate import evaluate_checkpoint
-from rl_training.runs.export import export_checkpoint
+from rl_training.runs.export import export_checkpoint, export_policy
 from rl_training.runs.resume import resume_training
 from rl_training.runtime.collect import Collector
 from rl_training.runtime.envs import env_maker, spaces_of
@@ -381,6 +382,27 @@ def test_masks_that_cannot_be_heeded_are_refused(
 ) -> None:
     with pytest.raises((ConfigError, DataError), match=words):
         read(tmp_path, gates_log(**changes), **fields)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_several_networks_of_values_act_by_their_mean_in_every_file(masked: bool, tmp_path: Path) -> None:
+    spaces = Spaces.of(4, [MODE], masked=masked)
+    plan, generator = NetworkPlan(hidden_sizes=(8,)), torch.Generator().manual_seed(0)
+    actor = EpsilonGreedy(4, 3, plan, levels=(3,), num_critics=3, masked=masked, generator=generator)
+    policy = Policy(actor, spaces).snapshot()
+    draws = np.random.default_rng(0)
+    obs = draws.normal(size=(50, 4)).astype(np.float32)
+    obs[:, 1:] = draws.integers(0, 2, size=(50, 3))
+    values = actor.critic.values(torch.from_numpy(obs))
+    assert (values[0].argmax(-1) != values.mean(0).argmax(-1)).any(), "one network alone would differ"
+    wanted = 5.0 + values.mean(0).argmax(-1).numpy()
+    assert policy.predict(obs)[:, 0].tolist() == wanted.tolist()
+    state = {**BARE_STATE, "config": {**BARE_STATE["config"], "algo_kwargs": {}}}
+    for ending in ("onnx", "safetensors"):
+        file = export_policy(policy, state, tmp_path / f"p.{ending}")
+        assert rl_training.load_policy(file).predict(obs)[:, 0].tolist() == wanted.tolist()
+    script = export_policy(policy, state, tmp_path / "p.pt").read_bytes()
+    assert torchscript_outputs(script, ["action"])(obs, {})["action"][:, 0].tolist() == wanted.tolist()
 
 
 def test_a_policy_of_a_masked_log_is_judged_among_masks_that_were_logged(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ probabilities; where everything is a choice, critics have one output per combina
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import accumulate, pairwise
 from math import prod
 
@@ -27,7 +28,7 @@ from rl_training.models.actors import (
     check_dropout,
     gaussian_log_prob,
 )
-from rl_training.models.critics import QEnsemble
+from rl_training.models.critics import QEnsemble, each_member
 from rl_training.models.layers import dropout_scale
 from rl_training.models.networks import Network, NetworkPlan, build_network
 
@@ -394,8 +395,13 @@ class EpsilonGreedy(Actor):
 
     def mode(self, obs: Tensor) -> Tensor:
         critic = self.critic
-        one = critic.num_critics == 1
-        values = critic.possible(critic.net(obs), obs) if one else critic.values(obs).mean(-3)
+        if critic.num_critics == 1:
+            values = critic.possible(critic.net(obs), obs)
+        elif torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]  # knows no members
+            values = critic.values(obs).mean(-3)
+        else:
+            members = [critic.possible(each, obs) for each in each_member(critic, obs)]
+            values = reduce(torch.add, members) / critic.num_critics
         return as_shares(best_of(values)) @ self.table.to(obs.device, obs.dtype)
 
     def draw(self, obs: Tensor, noise: Tensor) -> Tensor:

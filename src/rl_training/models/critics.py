@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rl_training.models.networks import NetworkPlan, build_network
 
@@ -78,6 +79,17 @@ class QuantileEnsemble(QEnsemble):
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
         return self.outputs(obs, actions)
+
+
+def each_member(critic: QEnsemble, inputs: Tensor) -> list[Tensor]:
+    """What each of several networks gives for `[*S, B, inputs]`, one after the other: files have no axis for
+    an ensemble.
+    """
+    networks = [
+        {name: values[..., member, :, :] for name, values in critic.net.named_parameters()}
+        for member in range(critic.num_critics)
+    ]
+    return [functional_call(critic.net, own, (inputs,)) for own in networks]
 
 
 class StateValue(nn.Module):

@@ -170,7 +170,7 @@ class Network(nn.Module):
     def shift_outputs(self, by: float) -> None:
         """Let it give so much more everywhere; a network without an output layer of that name stays."""
         if isinstance(output := getattr(self, "output", None), Linear):
-            output.bias += by
+            output.bias.add_(by)
 
     def norm(self, features: int) -> nn.Module:
         """Layer normalisation where the plan asks for it, else nothing."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from rl_training.config import ConfigModel, setting
 from rl_training.models.actors import Actor, TanhMeanGaussian, draw
-from rl_training.models.critics import QEnsemble, StateValue
+from rl_training.models.critics import QEnsemble, StateValue, each_member
 from rl_training.models.layers import dropout_scale
 from rl_training.models.models import IQLNetworkConfig, PolicyModel
 from rl_training.models.networks import Network
@@ -69,13 +69,7 @@ def least_of_members(critic: QEnsemble, obs: Tensor, actions: Tensor) -> Tensor:
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]  # torch leaves it untyped
         together: Tensor = critic(obs, actions)
         return together.amin(-2).unsqueeze(-1)
-    known, least = torch.cat([obs, actions], dim=-1), None
-    for member in range(critic.num_critics):
-        own = {name: values[..., member, :, :] for name, values in critic.net.named_parameters()}
-        value: Tensor = functional_call(critic.net, own, (known,))
-        least = value if least is None else torch.minimum(least, value)
-    assert least is not None
-    return least
+    return reduce(torch.minimum, each_member(critic, torch.cat([obs, actions], dim=-1)))
 
 
 class SwitchingActor(Actor):
