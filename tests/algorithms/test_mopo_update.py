@@ -170,8 +170,11 @@ def test_an_end_is_told_by_its_probability() -> None:
     drawn = {"member": numbers(0.0), "action": zero, "change": numbers((0.0, 0.0))}
     found, _ = known(ends=True).imagined_step(zero, zero[..., :0], **drawn)
     close(found["dones"], (0.5,))
-    without, _ = known().imagined_step(zero, zero[..., :0], **drawn)
-    close(found["rewards"], 0.5 * without["rewards"])
+    two = numbers((2.0,))
+    found, _ = known(ends=True).imagined_step(two, zero[..., :0], **drawn)
+    without, _ = known().imagined_step(two, zero[..., :0], **drawn)
+    assert without["rewards"].item() >= 2.0
+    close(found["rewards"], 0.5 * without["rewards"])  # an end earns 0
 
 
 @pytest.mark.parametrize("ends", [False, True])
