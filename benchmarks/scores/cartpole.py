@@ -122,7 +122,7 @@ def mixed_log(episodes: int) -> dict[str, Any]:
             obs, over = following, terminated or truncated
     obs, actions, rewards, following, ends, cuts = (np.array(part) for part in zip(*rows, strict=True))
     named = {"obs": obs, "actions": actions[:, None], "rewards": rewards, "next_obs": following}
-    return {**named, "terminals": ends, "timeouts": cuts}
+    return {**named, "terminals": ends, "timeouts": cuts & ~ends}
 
 
 def our_policy(algo: str, seed: int, log: dict[str, Any], updates: int) -> ACT:
