@@ -31,9 +31,10 @@ from rl_training.models.networks import NetworkPlan
 from rl_training.policies.acting import Controller
 from rl_training.policies.export.torchscript import torchscript_outputs
 from rl_training.policies.guard import Fallback
+from rl_training.policies.guard_fitting import GuardConfig
 from rl_training.policies.policy import Policy
 from rl_training.runs.evaluate import evaluate_checkpoint
-from rl_training.runs.export import export_checkpoint, export_policy
+from rl_training.runs.export import export_checkpoint, export_policy, guard_of_rows
 from rl_training.runs.resume import resume_training
 from rl_training.runtime.collect import Collector
 from rl_training.runtime.envs import env_maker, spaces_of
@@ -403,6 +404,13 @@ def test_several_networks_of_values_act_by_their_mean_in_every_file(masked: bool
         assert rl_training.load_policy(file).predict(obs)[:, 0].tolist() == wanted.tolist()
     script = export_policy(policy, state, tmp_path / "p.pt").read_bytes()
     assert torchscript_outputs(script, ["action"])(obs, {})["action"][:, 0].tolist() == wanted.tolist()
+
+
+def test_a_guard_of_choices_begins_with_the_level_taken_most_often(tmp_path: Path) -> None:
+    data = read(tmp_path, gates_log(gate=np.where(np.arange(ROWS) % 3, 2, 0)), ())
+    spaces = Spaces.of(1, [Choice((0.0, 1.0, 2.0))])
+    guard = guard_of_rows([data], spaces, GuardConfig())
+    assert guard.facts.fallback.action == (2.0,)  # the mean would be 1.33, which is no level
 
 
 def test_a_policy_of_a_masked_log_is_judged_among_masks_that_were_logged(tmp_path: Path) -> None:

@@ -116,8 +116,12 @@ def usual_change(parts: Sequence[TransitionDataset], spaces: Spaces) -> tuple[fl
 
 
 def _mean_action(parts: Sequence[TransitionDataset], spaces: Spaces) -> tuple[float, ...]:
-    """Of all rows; outside the bounds it is no action of this policy, and says nothing about a safe one."""
-    mean = torch.cat([part.actions.reshape(len(part), -1).double().cpu() for part in parts]).mean(0)
+    """Of all rows, of a choice the level taken most often; outside the bounds it is no action of this policy,
+    and says nothing about a safe one.
+    """
+    rows = torch.cat([part.actions.reshape(len(part), -1).double().cpu() for part in parts])
+    chosen = torch.tensor([choice is not None for choice in spaces.choices] or [False] * rows.shape[1])
+    mean = torch.where(chosen, rows.mode(0).values, rows.mean(0))
     low, high = (torch.tensor(bound, dtype=mean.dtype) for bound in (spaces.action_low, spaces.action_high))
     inside = mean.clamp(low, high)
     if not ((mean - inside).abs() <= ROUNDING * (high - low)).all():
