@@ -54,7 +54,7 @@ SMALLEST_SPREAD = 0.05
 class LIONConfig(LearnerConfig):
     """Keywords of LION."""
 
-    learning_rate: float = setting(1e-3, "Adam step size of every network", gt=0)
+    learning_rate: float = setting(2e-3, "Adam step size of every network", gt=0)
     model_updates: int = setting(2000, "updates of the first stage, which fits the model", ge=1)
     behavior_updates: int = setting(2000, "updates of the second stage, which imitates the log", ge=1)
     policy_updates: int = setting(
