@@ -35,6 +35,13 @@ MOST = 100.0
 class CAPSConfig(IQLConfig):
     """Keywords of CAPS."""
 
+    tau: float = setting(
+        0.05,
+        "share of the critics taken over by their targets after each update; costs that are not learned to "
+        "their end seem to keep a limit, so that targets follow fast",
+        gt=0,
+        le=1,
+    )
     limit: float | str = setting(
         0.0,
         "the most that the cost may be where nobody chooses another limit while it runs: 0.01 on average per "
@@ -68,7 +75,6 @@ class CAPS(IQL):
     model: MLPCAPSModel
     needs = frozenset({"costs"})
     takes_actions = ("numbers",)
-    looks_at_data = True
 
     def setup(self) -> None:
         self.switching = self.part("actor", SwitchingActor)
@@ -81,18 +87,6 @@ class CAPS(IQL):
         self.switching.budget = Budget(
             gamma=self.config.gamma, steps=self.config.episode_steps, per=self.config.stated_limit.per
         )
-
-    def look_at_data(self, rows: Mapping[str, Tensor]) -> None:
-        """Costs begin as those of the log on average, not as 0: what is not learned yet is no saving.
-
-        From 0 on, values of costs rise for as long as targets follow each other, and until then a limit
-        seems to be kept that is not.
-        """
-        going_on = self.config.gamma * (1.0 - float(rows["dones"].mean()))
-        steps = 1.0 / max(1.0 - going_on, 1.0 / self.config.episode_steps)
-        level = -float(rows["costs"].sum(-1).mean()) * steps
-        for part in (self.cost_values.critic, self.cost_values.target_critic, self.cost_values.value):
-            part.net.shift_outputs(level)
 
     def learned_actor(self) -> StochasticActor:
         return self.switching.heads

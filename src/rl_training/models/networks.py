@@ -166,12 +166,6 @@ class Network(nn.Module):
                     nn.init.uniform_(parameter, -bound, bound, generator=self.generator)
         return made
 
-    @torch.no_grad()
-    def shift_outputs(self, by: float) -> None:
-        """Let it give so much more everywhere; a network without an output layer of that name stays."""
-        if isinstance(output := getattr(self, "output", None), Linear):
-            output.bias.add_(by)
-
     def norm(self, features: int) -> nn.Module:
         """Layer normalisation where the plan asks for it, else nothing."""
         return LayerNorm(features, self.lead) if self.plan.layer_norm else nn.Identity()
