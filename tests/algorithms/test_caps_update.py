@@ -62,7 +62,8 @@ def test_targets_follow_fast_enough_for_costs_to_be_known_after_a_short_training
     rows |= {"next_obs": rows["obs"], "costs": ones.unsqueeze(-1), "dones": 0.0 * ones}
     for step in range(800):
         learner.update(rows, global_step=step)
-    assert 8.0 < -float(learner.cost_values.value(rows["obs"]).mean()) < 12.0
+    with torch.no_grad():
+        assert 8.0 < -float(learner.cost_values.value(rows["obs"]).mean()) < 12.0
 
 
 def test_what_is_left_becomes_a_discounted_budget() -> None:
