@@ -6,8 +6,8 @@ from planting import Fault
 
 TESTS = {
     name: f"tests/runtime/test_runtime_{name}.py"
-    for name in ("schedules", "stopping", "collection", "evaluation", "callbacks", "compiling", "settings")
-}
+    for name in ("collection", "callbacks", "compiling", "settings")
+} | {"evaluation": "tests/runtime/test_evaluation.py"}
 LOOP, SCHEDULE = "runtime/loop.py", "runtime/callbacks.py"
 EVALUATION, BASE = "runtime/callbacks.py", "runtime/callbacks.py"
 RUN, SAVING, LOG = "runtime/callbacks.py", "runs/directory.py", "runs/tracking.py"
@@ -19,129 +19,129 @@ UNITS = "Units(self.rewards, self.observation_steps, self.action_limit, self.tol
 
 FAULTS = [
     # schedules
-    Fault("warm-up: off by one", SCHEDULE, "(step + 1) / warmup_steps", "step / warmup_steps", "schedules"),
-    Fault("warm-up: ignored", SCHEDULE, "if step < warmup_steps:", "if step < 0:", "schedules"),
+    Fault("warm-up: off by one", SCHEDULE, "(step + 1) / warmup_steps", "step / warmup_steps", "callbacks"),
+    Fault("warm-up: ignored", SCHEDULE, "if step < warmup_steps:", "if step < 0:", "callbacks"),
     Fault(
         "schedule: starts before the warm-up is over",
         SCHEDULE,
         "(step - warmup_steps) / max(1, schedule_steps - warmup_steps)",
         "step / max(1, schedule_steps)",
-        "schedules",
+        "callbacks",
     ),
     Fault(
         "schedule: off by one",
         SCHEDULE,
         "(step - warmup_steps) /",
         "(step + 1 - warmup_steps) /",
-        "schedules",
+        "callbacks",
     ),
-    Fault("schedule: runs past its end", SCHEDULE, "done = min(1.0, ", "done = max(0.0, ", "schedules"),
+    Fault("schedule: runs past its end", SCHEDULE, "done = min(1.0, ", "done = max(0.0, ", "callbacks"),
     Fault(
         "schedule: another cosine",
         SCHEDULE,
         "0.5 * (1.0 + math.cos(math.pi * done))",
         "math.cos(0.5 * math.pi * done)",
-        "schedules",
+        "callbacks",
     ),
     Fault(
         "schedule: resumed run spans its own total",
         TRAINING,
         "schedule_steps=stored or plan.settings",
         "schedule_steps=plan.settings",
-        "schedules",
+        "callbacks",
     ),
     Fault(
         "groups: by the optimiser's name",
         LEARNER,
         'if group in ("all", self.groups[name]):',
         'if group in ("all", name):',
-        "schedules",
+        "callbacks",
     ),
-    Fault("groups: all follow", LEARNER, 'if group in ("all", self.groups[name]):', "if group:", "schedules"),
+    Fault("groups: all follow", LEARNER, 'if group in ("all", self.groups[name]):', "if group:", "callbacks"),
     Fault(
         "learning rates: swapped",
         LEARNER,
         'self.actor_learning_rate if group == "actor" else self.critic_learning_rate',
         'self.critic_learning_rate if group == "actor" else self.actor_learning_rate',
-        "schedules",
+        "callbacks",
     ),
     Fault(
         "learning rates: not restored",
         LEARNER,
         'optimizer.learning_rate.copy_(state["learning_rates"][name])',
         "pass",
-        "schedules",
+        "callbacks",
     ),
     # stopping
     Fault(
-        "patience: off by one", EVALUATION, "self.waited >= self.rule", "self.waited > self.rule", "stopping"
+        "patience: off by one", EVALUATION, "self.waited >= self.rule", "self.waited > self.rule", "callbacks"
     ),
     Fault(
         "patience: not renewed",
         EVALUATION,
         "self.best, self.waited = value, 0",
         "self.best = value",
-        "stopping",
+        "callbacks",
     ),
     Fault(
         "patience: lost on resume",
         EVALUATION,
         'self.waited = state["best"], state["waited"]',
         'self.waited = state["best"], 0',
-        "stopping",
+        "callbacks",
     ),
-    Fault("min_delta: sign", EVALUATION, "> self.rule.min_delta", "> -self.rule.min_delta", "stopping"),
+    Fault("min_delta: sign", EVALUATION, "> self.rule.min_delta", "> -self.rule.min_delta", "callbacks"),
     Fault(
         "min_delta: reached is progress",
         EVALUATION,
         "> self.rule.min_delta",
         ">= self.rule.min_delta",
-        "stopping",
+        "callbacks",
     ),
-    Fault("mode: ignored", EVALUATION, '1.0 if self.rule.mode == "max" else -1.0', "1.0", "stopping"),
+    Fault("mode: ignored", EVALUATION, '1.0 if self.rule.mode == "max" else -1.0', "1.0", "callbacks"),
     Fault(
         "target: must be passed",
         EVALUATION,
         "sign * value >= sign * self.rule.target",
         "sign * value > sign * self.rule.target",
-        "stopping",
+        "callbacks",
     ),
     Fault(
         "closing evaluation: counts as scheduled",
         EVALUATION,
         "self.evaluate(run, scheduled=False)",
         "self.evaluate(run, scheduled=True)",
-        "stopping",
+        "callbacks",
     ),
     Fault(
         "budget: one too many",
         LOOP,
         "self.counters.gradient_steps >= self.update_budget",
         "self.counters.gradient_steps > self.update_budget",
-        "stopping",
+        "callbacks",
     ),
-    Fault("budget: spent again after a resume", LOOP, "self._keep_to_budget()  # a", "# a", "stopping"),
+    Fault("budget: spent again after a resume", LOOP, "self._keep_to_budget()  # a", "# a", "callbacks"),
     Fault(
         "budget: epochs rounded down",
         PLANS,
         "math.ceil(rows / settings.batch_size)",
         "(rows // settings.batch_size)",
-        "stopping",
+        "callbacks",
     ),
-    Fault("budget: the larger one", PLANS, "min(given) if given", "max(given) if given", "stopping"),
+    Fault("budget: the larger one", PLANS, "min(given) if given", "max(given) if given", "callbacks"),
     Fault(
         "stop: the last reason counts",
         RUN,
         "self.stop_reason or reason",
         "reason or self.stop_reason",
-        "stopping",
+        "callbacks",
     ),
     Fault(
         "stop inside a round: the rest of it is lost",
         LOOP,
         "        if not counters.due_updates:\n",
         "        if True:\n",
-        "stopping",
+        "callbacks",
     ),
     # collection
     Fault(

@@ -160,6 +160,7 @@ def test_the_behaviour_stands_beside_with_what_was_logged(judged: Judgement) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:limits.*nothing like this log can break it")
 def test_what_keeps_comes_first_whatever_it_earns_and_rewards_are_valued_as_without_costs() -> None:
     data = lqr_log(episodes=60)
     policies = {"calm": Proportional(0.3), "best": Proportional(0.7)}

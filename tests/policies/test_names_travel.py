@@ -220,7 +220,8 @@ def test_hostile_names_are_plain_text_in_the_card_and_no_formula_in_a_table(tmp_
     spaces = Spaces(6, (-1.0,) * 6, (1.0,) * 6)
     names = FeatureNames(HOSTILE, HOSTILE, {"+1": "<b>\x1b]0;t\x07`"})
     assert names.listed("observation")[3] == "+1 (<b>\x1b]0;t\x07`)"
-    learner = TD3BC(model=MLPTD3Model(6, 6, hidden_sizes=(4,)))
+    weights = torch.Generator().manual_seed(0)
+    learner = TD3BC(model=MLPTD3Model(6, 6, hidden_sizes=(4,), generator=weights))
     learner.policy.set_units(spaces)
     policy = learner.policy.snapshot()
     evil = "\x1b[2J<img src=x onerror=a()>|`"

@@ -235,6 +235,7 @@ def test_the_card_of_a_policy_without_environment_speaks_of_the_log(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:limits.*nothing like this log can break it")
 def test_costs_and_limits_are_judged_with_the_run_and_travel_with_it(tmp_path: Path) -> None:
     """Uniform actions: a^2 is a third on average; a limit of 2 keeps everybody, as far as it can be told."""
     log = lqr_log(episodes=60)
