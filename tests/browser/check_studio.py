@@ -196,10 +196,9 @@ def from_log_to_training(walk: Walk, directory: Path, upload: Path, address: str
     walk.click("Go on: train")
     walk.click("One algorithm")
     walk.set("[...document.querySelectorAll('select')].find(each => each.value === 'iql')", "bc")
+    walk.until(f"{command}.includes('--algo=bc')", "the chosen algorithm")  # the page is drawn anew for it
     walk.set("document.querySelectorAll('input[type=number]')[1]", str(STEPS))
-    walk.until(
-        f"document.querySelector('.command code')?.textContent.includes('--steps={STEPS}')", "the command"
-    )
+    walk.until(f"{command}.includes('--steps={STEPS}')", "the command")
     walk.click("Start")
     walk.until("document.querySelector('h2 .state.running')", "the training")
     walk.until("document.querySelector('svg.plot polyline')", "a live curve")
