@@ -133,6 +133,20 @@ def test_a_graph_is_called_without_looking_at_the_learner_again(fresh_compiler: 
     assert not torch.equal(learner.model.actor.net.output.weight, before)
 
 
+@pytest.mark.parametrize("algo", ["sac", "iql", "td3_bc"])
+def test_a_state_that_is_loaded_later_is_what_a_graph_goes_on_from(algo: str, fresh_compiler: None) -> None:
+    """The inputs of its first call are kept: weights, moments and targets must stay the tensors they are."""
+    eager, compiled = build(algo), build(algo)
+    compiled.compile(backend=checks.GRAPHS)
+    checks.run(eager, 4)
+    checks.run(compiled, 2, seed=50)
+    compiled.load_state_dict(eager.state_dict())
+    for step in range(4, 8):
+        for learner in (eager, compiled):
+            learner.update(checks.random_batch(step), global_step=step)
+    assert checks.difference(eager, compiled) < 1e-5
+
+
 def test_learners_of_one_process_do_not_share_a_limit(fresh_compiler: None) -> None:
     """Dynamo gives up on code that was traced too often; a loop over many learners is not such code."""
     with torch._dynamo.config.patch(recompile_limit=2):
