@@ -16,8 +16,9 @@ from typing import Annotated
 
 import typer
 
+from rl_training.cli.auto import auto, demo
 from rl_training.cli.data import app as data_app
-from rl_training.cli.judge import auto, demo, judge
+from rl_training.cli.judge import judge
 from rl_training.cli.options import examples
 from rl_training.cli.predict import evaluate, export, predict
 from rl_training.cli.serve import drift, serve, studio
