@@ -390,6 +390,8 @@ def test_a_run_that_rescaled_its_actions_needs_a_first_action(tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"guard\.fallback_action must be given.*rescale"):
         agent.make_guard(pendulum_rows(), fallback="hold")
     assert agent.make_guard(pendulum_rows(), fallback_action=[1.5]).facts.fallback.action == (1.5,)
+    with pytest.raises(ConfigError, match=r"guard\.fallback_rate must be given.*rescale"):
+        agent.make_guard(pendulum_rows(), fallback="rate", fallback_action=[1.5])
 
 
 def valve_rows() -> TransitionDataset:
@@ -540,6 +542,10 @@ def test_the_rate_of_a_guard_is_how_far_actions_go_in_nine_of_ten_logged_steps()
     stated = GuardConfig(fallback="rate", fallback_rate=(2.0, 3.0))
     assert guard_of_rows([data], spaces, stated).facts.fallback.rate == (2.0, 3.0)
     assert guard_of_rows([data], spaces, GuardConfig(fallback="hold")).facts.fallback.rate is None
+    mixed = TransitionDataset.from_store(data.store, ordered=False, info=data.info)
+    with pytest.raises(ConfigError, match=r"guard\.fallback_rate must be given: the rows of .* in no order"):
+        guard_of_rows([mixed], spaces, config)
+    assert guard_of_rows([mixed], spaces, stated).facts.fallback.rate == (2.0, 3.0)
     rarely = data.actions.clone()
     rarely[:, 0] = torch.from_numpy((np.arange(count) % 100 > 50) * 7.0)  # set once in ten episodes
     seldom = TransitionDataset(data.obs, rarely, data.rewards, data.next_obs, data.dones, truncations=ends)
